@@ -1,0 +1,169 @@
+"""Options that several commands share, and how their texts become values."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from edgetune.errors import UsageError
+
+ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="The ONNX file.", show_default=False)]
+BundleArgument = Annotated[
+    Path, typer.Argument(metavar="BUNDLE", help="The bundle's directory or .tar.", show_default=False)
+]
+ShapeOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--shape",
+        metavar="NAME:DIMS",
+        help="Shape of an input, as x:1x3x224x224 or x:[1,3,224,224]; repeatable.",
+        show_default=False,
+    ),
+]
+FreezeOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--freeze",
+        metavar="NAME=VALUE",
+        help="Fixed value of an input that is really a setting, as sr=16000; repeatable.",
+        show_default=False,
+    ),
+]
+TargetOption = Annotated[
+    str | None,
+    typer.Option(
+        "--target",
+        "-t",
+        metavar="TARGET",
+        help="'local', a name from 'edgetune targets list', or a path to a TOML file.  [default: local]",
+        show_default=False,
+    ),
+]
+DeviceOption = Annotated[
+    str | None,
+    typer.Option(
+        "--device", "-d", metavar="NAME", help="The device to use.  [default: local]", show_default=False
+    ),
+]
+LogsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--logs",
+        metavar="PATH_OR_URL",
+        help="The tuning logs: a SQLite file or a PostgreSQL URL.  "
+        "[default: a file in the user's data directory]",
+        show_default=False,
+    ),
+]
+ThreadsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--threads",
+        min=1,
+        metavar="N",
+        help="Threads to compile and run for.  [default: the target's]",
+        show_default=False,
+    ),
+]
+OutOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--out",
+        "-o",
+        metavar="DIR",
+        help="Where to write the bundle.  [default: edgetune-out/MODEL-TARGET]",
+        show_default=False,
+    ),
+]
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else there.")
+]
+VerboseOption = Annotated[
+    int,
+    typer.Option(
+        "--verbose",
+        "-v",
+        count=True,
+        help="Say more; -vv adds debug logs and tracebacks.",
+        show_default=False,
+    ),
+]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Say only results and errors.")]
+
+_DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?")
+
+
+def parse_shapes(texts: Sequence[str] | None) -> dict[str, tuple[int, ...]] | None:
+    """Shapes by input name, from texts such as ``x:1x3x224x224`` or ``x:[1,3,224,224]``.
+
+    The last colon ends the name, so names may contain colons (``x:0:1x3``).
+
+    Raises:
+        UsageError: a text is malformed, a dimension is not positive, or a name comes twice.
+    """
+    shapes: dict[str, tuple[int, ...]] = {}
+    for text in texts or ():
+        name, _, dims = text.rpartition(":")
+        if not name or name in shapes:
+            what = "gives no input name" if not name else f"gives the shape of {name!r} a second time"
+            raise UsageError(
+                f"--shape {text!r} {what}; write NAME:DIMS once for each input, as x:1x3x224x224"
+            )
+        shapes[name] = _dims(text, dims.strip())
+    return shapes or None
+
+
+def _dims(text: str, dims: str) -> tuple[int, ...]:
+    if dims.startswith("[") and dims.endswith("]"):
+        parts = [part for part in dims[1:-1].split(",") if part.strip()]
+    else:
+        parts = re.split("[x,]", dims)
+    if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
+        raise UsageError(
+            f"--shape {text!r}: {dims!r} is not a shape; "
+            "write positive whole numbers, as 1x3x224x224 or [1,3,224,224]"
+        )
+    return tuple(int(part) for part in parts)
+
+
+def parse_freeze(texts: Sequence[str] | None) -> dict[str, Any] | None:
+    """Fixed input values by name, from texts such as ``sr=16000`` or ``scale=[1.0,2.0]``.
+
+    Raises:
+        UsageError: a text has no ``=``, a value is no number, boolean or list, or a name comes twice.
+    """
+    values: dict[str, Any] = {}
+    for text in texts or ():
+        name, _, value = text.rpartition("=")
+        if not name or name in values:
+            what = "gives no input name" if not name else f"fixes {name!r} a second time"
+            raise UsageError(f"--freeze {text!r} {what}; write NAME=VALUE once for each input, as sr=16000")
+        try:
+            values[name] = json.loads(value)
+        except ValueError:
+            values[name] = None
+        if not isinstance(values[name], int | float | list):
+            raise UsageError(
+                f"--freeze {text!r}: {value!r} is not a value; write a number, true, false or a list, "
+                "as sr=16000 or scale=[1.0,2.0]"
+            )
+    return values or None
+
+
+def parse_duration(text: str | float) -> float:
+    """Seconds, from ``90s``, ``10m``, ``1h30m`` or a plain number of seconds.
+
+    Raises:
+        UsageError: the text is no duration, or not above zero.
+    """
+    match = _DURATION.fullmatch(str(text).strip().replace(" ", "").lower())
+    parts = match.groups() if match else (None, None, None)
+    seconds = sum(float(part or 0) * unit for part, unit in zip(parts, (3600, 60, 1), strict=True))
+    if not 0 < seconds < float("inf"):
+        raise UsageError(f"{text!r} is not a duration; write for example 90s, 10m or 1h30m")
+    return seconds
