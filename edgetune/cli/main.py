@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
+from typer.exceptions import TyperException
 
 from edgetune.cli import COMMANDS, output
 from edgetune.errors import EdgetuneError, OutputError
@@ -98,6 +99,9 @@ def _closed_pipe() -> int:
     return 1
 
 
+_UNPREFIXED = {"Interrupted", "InternalError", "NoArgsIsHelpError"}
+
+
 def _report(error: BaseException, args: Sequence[str]) -> int:
     """Say on stderr what happened, with ``--json`` also as an object on stdout; return the exit code."""
     if isinstance(error, SystemExit):
@@ -107,7 +111,7 @@ def _report(error: BaseException, args: Sequence[str]) -> int:
     verbosity = current.verbosity if current else output.DEBUG if "-vv" in args else output.NORMAL
     if verbosity >= output.DEBUG:
         traceback.print_exception(error)
-    print(message, file=sys.stderr)
+    print(message if kind in _UNPREFIXED else f"error: {message}", file=sys.stderr)
     if "--json" in args and not (current and current.printed):
         output.Output(json=True).write_json({"error": {"kind": kind, "message": message, "exit_code": code}})
     return code
@@ -117,15 +121,17 @@ def explain(error: BaseException) -> tuple[str, str, int]:
     """Kind, message and exit code for any exception: the one place where foreign errors are translated."""
     kind = type(error).__name__
     if isinstance(error, EdgetuneError):
-        return kind, f"error: {error}", error.exit_code
+        return kind, str(error), error.exit_code
     if isinstance(error, KeyboardInterrupt | typer.Abort):
         return "Interrupted", "interrupted", INTERRUPTED
-    if hasattr(error, "format_message") and hasattr(error, "exit_code"):
-        return "UsageError", _usage_message(error), int(error.exit_code)
+    if isinstance(error, TyperException):
+        if kind == "NoArgsIsHelpError":
+            return kind, str(error.format_message()), error.exit_code
+        return "UsageError", _usage_message(error), error.exit_code
     if isinstance(error, OSError) and (known := _os_error(error)):
-        return OutputError.__name__, f"error: {known}", OutputError.exit_code
+        return OutputError.__name__, known, OutputError.exit_code
     if isinstance(error, MemoryError):
-        return kind, "error: out of memory; close other programs, or use a smaller model or batch", 1
+        return kind, "out of memory; close other programs, or use a smaller model or batch", 1
     where = traceback.extract_tb(error.__traceback__)
     place = f" at {os.path.basename(where[-1].filename)}:{where[-1].lineno}" if where else ""
     first_line = (str(error).strip().splitlines() or [""])[0]
@@ -138,10 +144,10 @@ def explain(error: BaseException) -> tuple[str, str, int]:
     )
 
 
-def _usage_message(error: Any) -> str:
+def _usage_message(error: TyperException) -> str:
     ctx = getattr(error, "ctx", None)
     hint = f"\nTry '{ctx.command_path} --help'." if ctx is not None else ""
-    return f"error: {error.format_message()}{hint}"
+    return f"{error.format_message()}{hint}"
 
 
 def _os_error(error: OSError) -> str | None:

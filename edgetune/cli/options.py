@@ -95,8 +95,6 @@ VerboseOption = Annotated[
 ]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Say only results and errors.")]
 
-_DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?")
-
 
 def parse_shapes(texts: Sequence[str] | None) -> dict[str, tuple[int, ...]] | None:
     """Shapes by input name, from texts such as ``x:1x3x224x224`` or ``x:[1,3,224,224]``.
@@ -153,17 +151,3 @@ def parse_freeze(texts: Sequence[str] | None) -> dict[str, Any] | None:
                 "as sr=16000 or scale=[1.0,2.0]"
             )
     return values or None
-
-
-def parse_duration(text: str | float) -> float:
-    """Seconds, from ``90s``, ``10m``, ``1h30m`` or a plain number of seconds.
-
-    Raises:
-        UsageError: the text is no duration, or not above zero.
-    """
-    match = _DURATION.fullmatch(str(text).strip().replace(" ", "").lower())
-    parts = match.groups() if match else (None, None, None)
-    seconds = sum(float(part or 0) * unit for part, unit in zip(parts, (3600, 60, 1), strict=True))
-    if not 0 < seconds < float("inf"):
-        raise UsageError(f"{text!r} is not a duration; write for example 90s, 10m or 1h30m")
-    return seconds
