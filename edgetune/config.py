@@ -6,11 +6,10 @@ value the place it came from. Paths are relative to the working directory, where
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from typing import Any
 import platformdirs
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from edgetune.errors import UsageError
+from edgetune.errors import UsageError, did_you_mean
 
 PREFIX = "EDGETUNE_"
 FILE_NAME = "edgetune.toml"
@@ -155,11 +154,4 @@ def _place(origin: str) -> str:
 
 
 def _nearest(name: str, origin: str) -> str:
-    return nearest_names(_spelled(name, origin), [_spelled(known, origin) for known in Settings.model_fields])
-
-
-def nearest_names(name: str, known: Iterable[str]) -> str:
-    """``did you mean ...?`` for close names, else ``known: ...`` with all of them."""
-    names = list(known)
-    close = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
-    return f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(names)}"
+    return did_you_mean(_spelled(name, origin), [_spelled(known, origin) for known in Settings.model_fields])

@@ -19,6 +19,9 @@ A bug is not an EdgetuneError: it keeps its traceback.
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 
 class EdgetuneError(Exception):
     """An expected problem. ``str(error)`` is one message that says how to fix it."""
@@ -80,3 +83,10 @@ class BudgetError(EdgetuneError):
     """The budget ended before the stated goal was met; the best so far is saved."""
 
     exit_code = 5
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The end of an "unknown name" message: the nearest known names, or all of them."""
+    names = list(known)
+    close = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
+    return f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(names)}"

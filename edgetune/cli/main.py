@@ -15,7 +15,7 @@ from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
 from edgetune.cli import COMMANDS, output
-from edgetune.errors import EdgetuneError, OutputError
+from edgetune.errors import EdgetuneError, OutputError, UsageError, did_you_mean
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it (128 + SIGINT)."""
@@ -29,7 +29,7 @@ class _LazyGroup(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in COMMANDS:
-            return None
+            raise UsageError(f"no command {cmd_name!r}; {did_you_mean(cmd_name, COMMANDS)}")
         module = importlib.import_module(f"edgetune.cli.{cmd_name}")
         command = typer.main.get_command(module.app)
         command.name = cmd_name
