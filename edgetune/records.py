@@ -36,6 +36,7 @@ class PreparedModel:
         reference_inputs: random inputs by name (seeded, see ``model.reference``).
         reference_outputs: what ONNX Runtime gives for them on the *original* model.
         params: number of weights; flops: floating-point operations of one inference.
+        frozen: values that inputs of the original model were fixed to, by name.
     """
 
     name: str
@@ -48,6 +49,7 @@ class PreparedModel:
     reference_outputs: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
     params: int = 0
     flops: int = 0
+    frozen: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True)
@@ -175,3 +177,75 @@ class Choice:
     source: Source
     trace: str | None = field(default=None, repr=False)
     best_s: float | None = None
+
+
+@dataclass(frozen=True)
+class CompiledModel:
+    """A model compiled for one target: what a bundle is made of.
+
+    Attributes:
+        library: a shared library for the target, a Relax VM executable whose function ``main``
+            takes the inputs, then the weights, and returns one tensor or a tuple of tensors.
+        weights: in the order of ``main``'s parameters, laid out as the kernels want them.
+        inputs, outputs: in the order of ``main``'s parameters and results.
+        symbols: kernel function in the library -> name of its task, where the two differ.
+    """
+
+    library: bytes = field(repr=False)
+    weights: tuple[np.ndarray, ...] = field(repr=False)
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    symbols: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True)
+class OutputDifference:
+    """How one output differs from the reference; a value fails when abs > ``atol`` and rel > ``rtol``.
+
+    Attributes:
+        max_abs_error, max_rel_error: over all values; infinite where NaN or infinity stands on one
+            side only, or the reference is zero and the value is not.
+        failed: number of values that fail, of ``size``.
+        position, value, expected: the first value that fails, in row-major order; None when none does.
+        passing_atol: the smallest absolute tolerance that would pass with this ``rtol``;
+            passing_rtol: the relative one that would pass with this ``atol``. Infinite: none would.
+        problem: what makes values incomparable (another shape or dtype), empty when nothing does.
+    """
+
+    name: str
+    passed: bool
+    max_abs_error: float
+    max_rel_error: float
+    rtol: float
+    atol: float
+    size: int = 0
+    failed: int = 0
+    position: tuple[int, ...] | None = None
+    value: float | None = None
+    expected: float | None = None
+    passing_atol: float = 0.0
+    passing_rtol: float = 0.0
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class CompareResult:
+    """All outputs of a bundle against a reference.
+
+    ``reference`` says what gave the expected values; ``notes`` what a reader should know about them.
+    """
+
+    passed: bool
+    outputs: tuple[OutputDifference, ...]
+    reference: str = ""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def max_abs_error(self) -> float:
+        """The largest absolute error of all outputs."""
+        return max((output.max_abs_error for output in self.outputs), default=0.0)
+
+    @property
+    def max_rel_error(self) -> float:
+        """The largest relative error of all outputs."""
+        return max((output.max_rel_error for output in self.outputs), default=0.0)
