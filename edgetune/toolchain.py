@@ -1,0 +1,322 @@
+"""Links kernels into shared libraries, and checks the pinned packages.
+
+No compiler need be installed: the ``ziglang`` package carries lld for every ELF target, used here
+as a bare linker (``zig ld.lld``, a few milliseconds; ``zig cc`` would first build a libc).
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from edgetune.cpu import architecture
+from edgetune.errors import OutputError, ToolchainError
+
+if TYPE_CHECKING:
+    from edgetune.targets import Target
+
+# MetaSchedule of this TVM crashes inside TuneContext with any later tvm-ffi.
+PINS = {"apache-tvm": "0.27.0.post1", "apache-tvm-ffi": "0.1.14.post1"}
+# The LLVM inside the pinned TVM's wheels: asking TVM itself costs seconds of import.
+_LLVM_OF_TVM = {"0.27.0.post1": "22"}
+
+_LINK_TIMEOUT_S = 120
+_EMULATION = {
+    "x86_64": "elf_x86_64",
+    "aarch64": "aarch64linux",
+    "arm": "armelf_linux_eabi",
+    "riscv64": "elf64lriscv",
+}
+_GNU_PREFIX = {
+    "x86_64": "x86_64-linux-gnu-",
+    "aarch64": "aarch64-linux-gnu-",
+    "arm": "arm-linux-gnueabihf-",
+    "riscv64": "riscv64-linux-gnu-",
+}
+_COMMON_OPTIONS = ("--hash-style=gnu", "-z", "noexecstack", "-z", "now")
+
+
+@dataclass(frozen=True)
+class Linker:
+    """A linker's command line, without its operands.
+
+    Attributes:
+        command: what to start, ``(zig, "ld.lld")`` for example.
+        driver: it is a compiler driver (gcc): linker options need ``-Wl,``.
+    """
+
+    command: tuple[str, ...]
+    driver: bool = False
+
+    def options(self, *options: str) -> list[str]:
+        """Return linker options in the form this command takes."""
+        return [f"-Wl,{option}" for option in options] if self.driver else list(options)
+
+
+def link_shared(
+    objects: Sequence[bytes | Path],
+    output: Path,
+    mtriple: str,
+    *,
+    page_size_bytes: int | None = None,
+) -> None:
+    """Link relocatable objects into a shared library, replacing ``output`` in one step.
+
+    The library names the C library's libm among its needs, so that ``expf`` and the like
+    resolve wherever it is loaded. Other undefined symbols are left to the loading process.
+
+    Args:
+        objects: ELF ``.o`` files, as paths or as their bytes.
+        output: the ``.so`` to write; its folder must exist.
+        mtriple: LLVM triple that the objects were compiled for.
+        page_size_bytes: largest memory page of the devices to run on (``-z max-page-size``);
+            by default the linker's choice for the architecture.
+
+    Raises:
+        ToolchainError: no linker was found, or it refused the objects.
+        OutputError: ``output`` cannot be written.
+    """
+    if not objects:
+        raise ValueError("link_shared needs at least one object")
+    arch = _known_architecture(mtriple)
+    linker = find_linker(arch)
+    try:
+        with tempfile.TemporaryDirectory(prefix=".edgetune-link-", dir=output.parent) as folder:
+            work = Path(folder)
+            linked = work / "linked.so"
+            page = () if page_size_bytes is None else ("-z", f"max-page-size={page_size_bytes}")
+            command = [
+                *_base_command(linker, arch),
+                *linker.options(*_COMMON_OPTIONS, *page, "--no-as-needed"),
+                *_as_files(objects, work),
+                *(str(_stub(linker, arch, soname)) for soname in _needed(mtriple, arch)),
+                "-o",
+                str(linked),
+            ]
+            _run(command, output)
+            os.replace(linked, output)
+    except OSError as error:
+        raise _cannot_write(output, error.strerror or str(error)) from error
+
+
+def link_shared_fcompile(target: Target) -> Callable[..., None]:
+    """Return a function to pass as ``fcompile`` to TVM's ``export_library``.
+
+    It links the exported objects with :func:`link_shared`; a module of C sources needs a
+    compiler and is refused with a ToolchainError.
+    """
+
+    def link(file_name: str, files: Sequence[str], **_: object) -> None:
+        objects = [Path(file) for file in files]
+        foreign = [path.name for path in objects if path.suffix != ".o"]
+        if foreign:
+            raise ToolchainError(
+                f"Cannot link {', '.join(foreign)} for target '{target.name}': only LLVM object "
+                "files can be linked without a compiler. Compile the module for an llvm target."
+            )
+        link_shared(objects, Path(file_name), target.mtriple)
+
+    # TVM reads these attributes: the file format to export, and the triple of packed imports.
+    link.object_format = "o"  # type: ignore[attr-defined]
+    link.get_target_triple = lambda: target.mtriple  # type: ignore[attr-defined]
+    return link
+
+
+@functools.cache
+def find_linker(arch: str) -> Linker:
+    """Return the linker for one of ``cpu.ARCHITECTURES``.
+
+    In order: zig's lld, an lld on PATH, the architecture's GNU ld, its gcc.
+
+    Raises:
+        ToolchainError: there is none.
+    """
+    zig = _zig()
+    if zig is not None:
+        return Linker((str(zig), "ld.lld"))
+    prefixes = [_GNU_PREFIX[arch]]
+    if arch == architecture():
+        prefixes.append("")
+    candidates = [("ld.lld", False)]
+    candidates += [(f"{prefix}ld", False) for prefix in prefixes]
+    candidates += [(f"{prefix}gcc", True) for prefix in prefixes]
+    for name, driver in candidates:
+        path = shutil.which(name)
+        if path is not None:
+            return Linker((path,), driver)
+    raise ToolchainError(
+        f"No linker for {arch} was found: the package 'ziglang' is missing, and PATH has none of "
+        f"{', '.join(name for name, _ in candidates)}. Run `pip install ziglang`."
+    )
+
+
+def check_pins() -> None:
+    """Check that the packages that must match exactly do.
+
+    Raises:
+        ToolchainError: one of PINS is missing or has another version.
+    """
+    wrong = []
+    for package, wanted in PINS.items():
+        found = _version(package)
+        if found != wanted:
+            wrong.append(f"{package} is {found or 'not installed'}, needed is {wanted}")
+    if wrong:
+        install = " ".join(f"{package}=={version}" for package, version in PINS.items())
+        raise ToolchainError(
+            f"Wrong versions of pinned packages: {'; '.join(wrong)}. Other combinations crash "
+            f"while tuning. Run `pip install {install}`."
+        )
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of edgetune, tvm, tvm-ffi and llvm, without importing TVM.
+
+    A package that is not installed has the version ``none``.
+    """
+    tvm = _version("apache-tvm")
+    return {
+        "edgetune": _version("edgetune") or "none",
+        "tvm": tvm or "none",
+        "tvm-ffi": _version("apache-tvm-ffi") or "none",
+        "llvm": _llvm_version(tvm),
+    }
+
+
+def _llvm_version(tvm: str | None) -> str:
+    if "tvm" in sys.modules:
+        from tvm.target import codegen
+
+        return str(codegen.llvm_version_major())
+    return _LLVM_OF_TVM.get(tvm or "", "none" if tvm is None else "unknown")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _known_architecture(mtriple: str) -> str:
+    arch = architecture(mtriple.split("-")[0])
+    if arch not in _EMULATION:
+        raise ToolchainError(
+            f"Cannot link for '{mtriple}': edgetune links ELF libraries for "
+            f"{', '.join(_EMULATION)}. Use a target with one of these architectures."
+        )
+    return arch
+
+
+def _needed(mtriple: str, arch: str) -> tuple[str, ...]:
+    """Return the sonames that a library for this triple must load with it.
+
+    glibc numbers libm, Android's bionic and musl do not. On 32-bit ARM, functions refer to
+    unwinding routines of libgcc (``__aeabi_unwind_cpp_pr0``).
+    """
+    if any(libc in mtriple for libc in ("android", "musl")):
+        return ("libm.so",)
+    return ("libm.so.6", "libgcc_s.so.1") if arch == "arm" else ("libm.so.6",)
+
+
+def _zig() -> Path | None:
+    """Find zig's executable without importing its package."""
+    try:
+        spec = importlib.util.find_spec("ziglang")
+    except (ImportError, ValueError):
+        return None
+    if spec is None or spec.origin is None:
+        return None
+    path = Path(spec.origin).parent / ("zig.exe" if os.name == "nt" else "zig")
+    return path if os.access(path, os.X_OK) else None
+
+
+def _base_command(linker: Linker, arch: str) -> list[str]:
+    if linker.driver:
+        return [*linker.command, "-shared", "-nostdlib"]
+    threads = ["--threads=1"] if "lld" in linker.command[-1] else []
+    return [*linker.command, "-shared", "-m", _EMULATION[arch], *threads]
+
+
+def _as_files(objects: Sequence[bytes | Path], folder: Path) -> list[str]:
+    files = []
+    for index, item in enumerate(objects):
+        if isinstance(item, bytes):
+            path = folder / f"{index}.o"
+            path.write_bytes(item)
+            files.append(str(path))
+        else:
+            files.append(str(item))
+    return files
+
+
+@functools.cache
+def _stub_folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="edgetune-stubs-")
+
+
+@functools.cache
+def _stub(linker: Linker, arch: str, soname: str) -> Path:
+    """Make an empty shared library that carries a soname, and nothing else.
+
+    Linking against it records the need; the device's loader then finds the real functions,
+    so neither a sysroot nor a list of libm's functions is wanted here. One for each process.
+    """
+    folder = Path(_stub_folder().name)
+    # A file of zero bytes read as raw data is the smallest input a linker accepts.
+    empty = folder / "empty"
+    empty.touch()
+    stub = folder / f"{arch}-{soname}"
+    inputs = linker.options("-b", "binary", str(empty))
+    command = [*_base_command(linker, arch), *linker.options("-soname", soname), *inputs]
+    _run([*command, "-o", str(stub)], stub)
+    return stub
+
+
+def _run(command: Sequence[str], output: Path) -> None:
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_LINK_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ToolchainError(
+            f"Linking {output.name} did not end within {_LINK_TIMEOUT_S} s. Is the disk or the "
+            "machine overloaded? Try again."
+        ) from error
+    except OSError as error:
+        raise ToolchainError(
+            f"Cannot start the linker {command[0]}: {error.strerror}. "
+            "Run `pip install --force-reinstall ziglang`."
+        ) from error
+    if done.returncode == 0:
+        return
+    message = (done.stderr or done.stdout).strip()
+    if "No space left on device" in message or done.returncode == -7:  # SIGBUS: mmap, full disk
+        raise _cannot_write(output, "No space left on device")
+    first = "; ".join(message.splitlines()[:5]) or f"exit status {done.returncode}"
+    raise ToolchainError(
+        f"Linking {output.name} with {Path(command[0]).name} failed: {first}. Are the objects "
+        "compiled for the same architecture as the target?"
+    )
+
+
+def _cannot_write(output: Path, reason: str) -> OutputError:
+    return OutputError(
+        f"Cannot write {output}: {reason}. Choose a folder that exists, is writable and has space."
+    )
