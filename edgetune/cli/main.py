@@ -83,6 +83,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             code = typer.main.get_command(app)(args=args, prog_name="edgetune", standalone_mode=False)
             sys.stdout.flush()
+            if code == INTERRUPTED and not (output.state and output.state.printed):
+                # typer turns Ctrl-C into this exit code, without a word.
+                return _report(KeyboardInterrupt(), args)
             return code if isinstance(code, int) else 0
         except BrokenPipeError:
             return _closed_pipe()
