@@ -227,6 +227,19 @@ class OutputDifference:
     passing_rtol: float = 0.0
     problem: str = ""
 
+    def describe(self) -> str:
+        """The output by name, and where and how it differs first."""
+        if self.problem:
+            return f"output {self.name!r} {self.problem}"
+        if self.position is None:
+            return f"output {self.name!r} agrees"
+        index = ", ".join(str(part) for part in self.position)
+        return (
+            f"output {self.name!r} differs in {self.failed} of {self.size} values, first at [{index}]: "
+            f"{self.value!r} instead of {self.expected!r} (largest absolute error {self.max_abs_error:.3g}, "
+            f"relative {self.max_rel_error:.3g}; allowed {self.atol:g} or {self.rtol:g})"
+        )
+
 
 @dataclass(frozen=True)
 class CompareResult:
@@ -239,6 +252,11 @@ class CompareResult:
     outputs: tuple[OutputDifference, ...]
     reference: str = ""
     notes: tuple[str, ...] = ()
+
+    @property
+    def first_failure(self) -> OutputDifference | None:
+        """The first output that differs too much; None when all pass."""
+        return next((output for output in self.outputs if not output.passed), None)
 
     @property
     def max_abs_error(self) -> float:
