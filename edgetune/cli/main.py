@@ -33,11 +33,22 @@ class _LazyGroup(TyperGroup):
         module = importlib.import_module(f"edgetune.cli.{cmd_name}")
         command = typer.main.get_command(module.app)
         command.name = cmd_name
+        _simplify(command)
         return command
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
+
+
+def _simplify(command: Any) -> None:
+    """Plain help texts, and no options for shell completion."""
+    command.rich_markup_mode = None
+    command.params = [
+        param for param in command.params if param.name not in ("install_completion", "show_completion")
+    ]
+    for child in getattr(command, "commands", {}).values():
+        _simplify(child)
 
 
 app = typer.Typer(
@@ -78,12 +89,12 @@ def _root(
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line ``argv`` (default: the process's own) and return the exit code."""
     args = list(sys.argv[1:] if argv is None else argv)
-    output.state = None
+    output.reset()
     try:
         try:
             code = typer.main.get_command(app)(args=args, prog_name="edgetune", standalone_mode=False)
             sys.stdout.flush()
-            if code == INTERRUPTED and not (output.state and output.state.printed):
+            if code == INTERRUPTED and not output.result_printed():
                 # typer turns Ctrl-C into this exit code, without a word.
                 return _report(KeyboardInterrupt(), args)
             return code if isinstance(code, int) else 0
@@ -110,12 +121,10 @@ def _report(error: BaseException, args: Sequence[str]) -> int:
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else 1
     kind, message, code = explain(error)
-    current = output.state
-    verbosity = current.verbosity if current else output.DEBUG if "-vv" in args else output.NORMAL
-    if verbosity >= output.DEBUG:
+    if output.verbosity() >= output.DEBUG or "-vv" in args:
         traceback.print_exception(error)
     print(message if kind in _UNPREFIXED else f"error: {message}", file=sys.stderr)
-    if "--json" in args and not (current and current.printed):
+    if "--json" in args and not output.result_printed():
         output.Output(json=True).write_json({"error": {"kind": kind, "message": message, "exit_code": code}})
     return code
 

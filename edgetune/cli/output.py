@@ -21,8 +21,24 @@ if TYPE_CHECKING:
 QUIET, NORMAL, VERBOSE, DEBUG = -1, 0, 1, 2
 _LEVELS = {QUIET: logging.ERROR, NORMAL: logging.WARNING, VERBOSE: logging.INFO, DEBUG: logging.DEBUG}
 
-state: Output | None = None
+_current: Output | None = None
 """The output of the running command: how ``main`` knows what was asked for when an error arrives."""
+
+
+def reset() -> None:
+    """Forget the output of an earlier command of this process."""
+    global _current
+    _current = None
+
+
+def result_printed() -> bool:
+    """Whether the running command has printed its result."""
+    return _current is not None and _current.printed
+
+
+def verbosity() -> int:
+    """How much the running command was asked to say: QUIET to DEBUG."""
+    return NORMAL if _current is None else _current.verbosity
 
 
 class Output:
@@ -39,8 +55,8 @@ class Output:
         self._stderr: Console | None = None
 
     def __enter__(self) -> Self:
-        global state
-        state = self
+        global _current
+        _current = self
         logging.basicConfig(
             stream=sys.stderr, level=_LEVELS[self.verbosity], format="%(name)s: %(message)s", force=True
         )
