@@ -17,16 +17,21 @@ import struct
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+
+def _words(text: str) -> list[str]:
+    return text.split()
+
+
 # Only instructions that a compiler may select by itself are listed: a missing system
 # instruction (say, monitorx) can never make a kernel fail.
 _X86: Mapping[str, str] = {
     **{
         name: name
-        for name in (
+        for name in _words(
             "cmov cx8 mmx sse sse2 ssse3 sse4a avx avx2 fma fma4 xop tbm f16c bmi2 popcnt movbe aes "
             "vaes vpclmulqdq gfni adx rdseed avx512f avx512dq avx512bw avx512vl avx512cd avx512ifma "
             "movdiri movdir64b"
-        ).split()
+        )
     },
     "pni": "sse3",
     "cx16": "cx16",
@@ -53,14 +58,14 @@ _X86: Mapping[str, str] = {
 }
 
 # In the order of the bits of AT_HWCAP, then of AT_HWCAP2: /proc/cpuinfo prints the same names.
-_AARCH64_HWCAP = (
+_AARCH64_HWCAP = _words(
     "fp asimd evtstrm aes pmull sha1 sha2 crc32 atomics fphp asimdhp cpuid asimdrdm jscvt fcma "
     "lrcpc dcpop sha3 sm3 sm4 asimddp sha512 sve asimdfhm dit uscat ilrcpc flagm ssbs sb paca pacg"
-).split()
-_AARCH64_HWCAP2 = (
+)
+_AARCH64_HWCAP2 = _words(
     "dcpodp sve2 sveaes svepmull svebitperm svesha3 svesm4 flagm2 frint svei8mm svef32mm "
     "svef64mm svebf16 i8mm bf16 dgh rng bti mte"
-).split()
+)
 _AARCH64: Mapping[str, str] = {
     "fp": "fp-armv8",
     "asimd": "neon",
@@ -88,11 +93,11 @@ _AARCH64: Mapping[str, str] = {
     "bf16": "bf16",
 }
 
-_ARM_HWCAP = (
+_ARM_HWCAP = _words(
     "swp half thumb 26bit fastmult fpa vfp edsp java iwmmxt crunch thumbee neon vfpv3 vfpv3d16 tls "
     "vfpv4 idiva idivt vfpd32 lpae evtstrm fphp asimdhp asimddp asimdfhm asimdbf16 i8mm"
-).split()
-_ARM_HWCAP2 = "aes pmull sha1 sha2 crc32 sb ssbs".split()
+)
+_ARM_HWCAP2 = _words("aes pmull sha1 sha2 crc32 sb ssbs")
 _ARM: Mapping[str, str] = {
     "neon": "neon",
     "vfp": "vfp2",
@@ -113,8 +118,7 @@ _ARM: Mapping[str, str] = {
 
 _RISCV_LETTERS = "imafdcv"
 _RISCV: Mapping[str, str] = {
-    name: name
-    for name in (*_RISCV_LETTERS, *"zba zbb zbs zfh zfhmin zvfh zvfhmin zvbb zicond".split())
+    name: name for name in (*_RISCV_LETTERS, *_words("zba zbb zbs zfh zfhmin zvfh zvfhmin zvbb zicond"))
 }
 
 _TABLES: Mapping[str, Mapping[str, str]] = {
@@ -154,6 +158,13 @@ def machine_features() -> frozenset[str]:
     found = features_from_cpuinfo(_read(Path("/proc/cpuinfo")), arch)
     # An emulator may show the cpuinfo of its host; its auxiliary vector is its own.
     return found or _features_from_auxv(_read_bytes(Path("/proc/self/auxv")), arch)
+
+
+def model_name() -> str:
+    """Return what the kernel calls this machine: the board's name, else the CPU's, else nothing."""
+    board = _read(Path("/proc/device-tree/model")).strip("\0 \n")
+    match = re.search(r"^model name\s*:\s*(.+)$", _read(Path("/proc/cpuinfo")), re.M)
+    return board or (match[1].strip() if match else "")
 
 
 def missing_features(

@@ -1,0 +1,342 @@
+"""Targets: what kernels are compiled for. Loads and validates ``targets/*.toml``.
+
+docs/targets.md explains the fields and how to write a file of one's own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from edgetune import llvm
+from edgetune.cpu import ARCHITECTURES, architecture, checkable_features
+from edgetune.errors import TargetError
+from edgetune.resources import data_path
+
+if TYPE_CHECKING:
+    import tvm
+
+LOCAL = "local"
+
+_Positive = Annotated[int, Field(gt=0)]
+_Size = Annotated[int, Field(ge=0)]
+_Attribute = Annotated[str, Field(pattern=r"^[+-][A-Za-z0-9][A-Za-z0-9._-]*$")]
+
+# How a 64-bit or hard-float calling convention is asked for where the triple leaves it open.
+_ABI = {"riscv64": {"mabi": "lp64d"}, "arm": {"mfloat-abi": "hard"}}
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Gpu(_Strict):
+    """A CUDA device, in the terms of the CUDA programming guide's table of compute capabilities.
+
+    Attributes:
+        arch: ``sm_`` and the compute capability.
+        multiprocessors: number of SMs.
+        max_threads_per_block, registers_per_block, warp_size: limits of one block.
+        shared_memory_per_block_bytes: what a kernel gets without opting in to more.
+        l2_bytes: second-level cache, shared by all SMs; 0 where unknown.
+    """
+
+    arch: Annotated[str, Field(pattern=r"^sm_[0-9]{2,3}[af]?$")]
+    multiprocessors: _Positive
+    max_threads_per_block: _Positive = 1024
+    shared_memory_per_block_bytes: _Positive = 49152
+    registers_per_block: _Positive = 65536
+    warp_size: _Positive = 32
+    l2_bytes: _Size = 0
+
+
+class Toolchain(_Strict):
+    """What a target needs beside edgetune's own linker.
+
+    Attributes:
+        page_size_bytes: largest memory page of the devices' kernels, for the linker; None leaves
+            the architecture's default, which suits all of them.
+        cuda_min, cuda_max: first and last CUDA toolkit that compile for the GPU's arch.
+    """
+
+    page_size_bytes: _Positive | None = None
+    cuda_min: str | None = None
+    cuda_max: str | None = None
+
+
+class Target(_Strict):
+    """One CPU, or one CUDA device with the CPU that drives it (whose fields are then the CPU's).
+
+    Attributes:
+        name: the file's stem.
+        description: one line for people.
+        kind: ``llvm`` for a CPU, ``cuda`` for a GPU.
+        mtriple, mcpu, mattr: as LLVM names them; ``mattr`` adds (``+dotprod``) to or takes
+            (``-aes``) from what ``mcpu`` implies.
+        cores: physical cores of the kind described. threads: how many kernels run on.
+        vector_bits, vector_registers: width and number of the vector registers.
+        l1d_bytes, l2_bytes, l3_bytes: cache that one core sees at each level; 0 is none.
+        gpu: the CUDA device.
+        toolchain: what building needs.
+        notes: what to know about it. sources: the public documents the facts come from.
+    """
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*$")]
+    description: str = ""
+    kind: Literal["llvm", "cuda"]
+    mtriple: str
+    mcpu: str
+    mattr: tuple[_Attribute, ...] = ()
+    cores: _Positive
+    threads: _Positive
+    vector_bits: Annotated[int, Field(ge=32, le=2048, multiple_of=32)]
+    vector_registers: Annotated[int, Field(ge=8, le=64)]
+    l1d_bytes: _Positive
+    l2_bytes: _Size
+    l3_bytes: _Size = 0
+    gpu: Gpu | None = None
+    toolchain: Toolchain = Toolchain()
+    notes: str = ""
+    sources: tuple[str, ...] = ()
+
+    @field_validator("mattr", "sources", mode="before")
+    @classmethod
+    def _list_as_tuple(cls, value: Any) -> Any:
+        return tuple(value) if isinstance(value, list) else value
+
+    @field_validator("mtriple")
+    @classmethod
+    def _known_architecture(cls, value: str) -> str:
+        if architecture(value.split("-")[0]) not in ARCHITECTURES:
+            raise ValueError(f"the architecture must be one of {', '.join(ARCHITECTURES)}")
+        return value
+
+    @model_validator(mode="after")
+    def _gpu_matches_kind(self) -> Target:
+        if (self.kind == "cuda") != (self.gpu is not None):
+            raise ValueError("a target of kind 'cuda' needs a [gpu] table, one of kind 'llvm' has none")
+        return self
+
+    @property
+    def arch(self) -> str:
+        """One of ``cpu.ARCHITECTURES``."""
+        return architecture(self.mtriple.split("-")[0])
+
+    @property
+    def fingerprint(self) -> str:
+        """16 hex digits over all that changes generated code or its speed; not names and notes."""
+        relevant = self.model_dump(
+            mode="json", exclude={"name", "description", "cores", "toolchain", "notes", "sources"}
+        )
+        text = json.dumps(relevant, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @property
+    def host(self) -> Target:
+        """The CPU alone: this target itself unless it is a GPU."""
+        return self.model_copy(update={"kind": "llvm", "gpu": None}) if self.gpu else self
+
+    @property
+    def features(self) -> frozenset[str]:
+        """Every LLVM feature that code for this CPU may use. Imports TVM."""
+        self.check()
+        return llvm.cpu_features(self.mtriple, self.mcpu, self.mattr)
+
+    def supports(self, feature: str) -> bool:
+        """Say whether code may use an LLVM feature, such as ``dotprod`` or ``avx512vnni``. Imports TVM."""
+        return feature in self.features
+
+    def required_features(self) -> tuple[str, ...]:
+        """Return the features a machine must have to run the code, sorted, for a bundle's manifest.
+
+        Only those whose presence a Linux kernel reports; see ``cpu.missing_features``. Imports TVM.
+        """
+        return tuple(sorted(self.features & checkable_features(self.arch)))
+
+    def lanes(self, dtype: str) -> int:
+        """Return how many values of a dtype (``float32``, ``int8``, ``bool``) fill a vector register."""
+        width = re.search(r"\d+", dtype)
+        if width is None and dtype != "bool":
+            raise ValueError(f"dtype {dtype!r} has no width")
+        return max(1, self.vector_bits // (int(width[0]) if width else 8))
+
+    def with_threads(self, threads: int) -> Target:
+        """Return the same target with another number of threads.
+
+        Raises:
+            TargetError: ``threads`` is not positive.
+        """
+        if threads < 1:
+            raise TargetError(f"Target '{self.name}': {threads} threads asked for. Give 1 or more.")
+        return self.model_copy(update={"threads": threads})
+
+    def check(self) -> None:
+        """Check the description against LLVM: CPU, features, vector width. Imports TVM.
+
+        Raises:
+            TargetError: LLVM does not know the CPU or a feature, or they give narrower vectors.
+        """
+        llvm.check(self.name, self.mtriple, self.mcpu, self.mattr)
+        features = llvm.cpu_features(self.mtriple, self.mcpu, self.mattr)
+        widest, _ = llvm.vector_shape(self.arch, features)
+        if self.vector_bits > widest:
+            raise TargetError(
+                f"Target '{self.name}': vector_bits is {self.vector_bits}, but '{self.mcpu}' with its "
+                f"mattr has vectors of {widest} bits. Lower vector_bits, or add the feature to mattr."
+            )
+
+    def tvm(self) -> tvm.target.Target:
+        """Return TVM's target, complete enough for MetaSchedule.
+
+        Raises:
+            TargetError: see :meth:`check`.
+        """
+        from tvm.target import Target as TvmTarget
+
+        self.check()
+        cpu: dict[str, Any] = {
+            "kind": "llvm",
+            "mtriple": self.mtriple,
+            "mcpu": self.mcpu,
+            # MetaSchedule refuses a target without it.
+            "num-cores": self.threads,
+            **_ABI.get(self.arch, {}),
+        }
+        if self.mattr:
+            cpu["mattr"] = list(self.mattr)
+        if self.gpu is None:
+            return TvmTarget(cpu)
+        # Without the limits, which TVM knows only of a GPU it can ask, MetaSchedule refuses sm_XX.
+        return TvmTarget(
+            {
+                "kind": "cuda",
+                "arch": self.gpu.arch,
+                "max_threads_per_block": self.gpu.max_threads_per_block,
+                "max_num_threads": self.gpu.max_threads_per_block,
+                "max_shared_memory_per_block": self.gpu.shared_memory_per_block_bytes,
+                "registers_per_block": self.gpu.registers_per_block,
+                "thread_warp_size": self.gpu.warp_size,
+                "l2_cache_size_bytes": self.gpu.l2_bytes,
+                "host": cpu,
+            }
+        )
+
+
+def load_target(name_or_path: str | Path) -> Target:
+    """Return a target: ``local``, the name of a shipped one, or the path of a TOML file.
+
+    A file of the user's is checked against LLVM at once, which imports TVM.
+
+    Raises:
+        TargetError: there is no such target, or its description is wrong.
+    """
+    text = str(name_or_path)
+    if text == LOCAL:
+        return detect_local()
+    if text in _shipped():
+        return _read(_shipped()[text])
+    path = Path(text).expanduser()
+    if path.suffix != ".toml" and not path.is_file():
+        raise TargetError(
+            f"Unknown target '{text}'. {llvm.nearest(text, [LOCAL, *_shipped()])} "
+            "`edgetune targets list` shows all; a path to a TOML file works too."
+        )
+    target = _read(path)
+    target.check()
+    return target
+
+
+def list_targets() -> list[Target]:
+    """Return the shipped targets, sorted by name.
+
+    Raises:
+        TargetError: a file among them is wrong.
+    """
+    return [_read(path) for _, path in sorted(_shipped().items())]
+
+
+def detect_local(threads: int | None = None) -> Target:
+    """Return the target of this machine's CPU, for the cores this process may use. Imports TVM.
+
+    Args:
+        threads: number of threads instead of the detected one.
+    """
+    from edgetune.detect import detect
+
+    return detect(threads)
+
+
+def to_toml(target: Target) -> str:
+    """Return a target as the text of a target file."""
+    fields = target.model_dump(mode="json", exclude_none=True, exclude={"name"})
+    tables = {key: value for key, value in fields.items() if isinstance(value, dict)}
+    lines = [f"{key} = {_toml_value(value)}" for key, value in fields.items() if key not in tables]
+    for table, content in tables.items():
+        if content:
+            lines += ["", f"[{table}]", *(f"{key} = {_toml_value(value)}" for key, value in content.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _toml_value(value: object) -> str:
+    if isinstance(value, list):
+        return "[" + ", ".join(_toml_value(item) for item in value) + "]"
+    # JSON's strings and integers are TOML's, as long as no character is split into surrogates.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _shipped() -> dict[str, Path]:
+    return {path.stem: path for path in data_path("targets").glob("*.toml")}
+
+
+def _read(path: Path) -> Target:
+    try:
+        fields = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise TargetError(f"Cannot read the target file {path}: {error.strerror}. Check the path.") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise TargetError(f"{path} is not valid TOML: {error}. Correct it there.") from error
+    fields.setdefault("name", path.stem)
+    fields = _with_host(fields, path)
+    try:
+        return Target.model_validate(fields)
+    except ValidationError as error:
+        raise TargetError(f"{path} is no valid target: {_explain(error)}. See docs/targets.md.") from error
+
+
+def _with_host(fields: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Replace ``host = "NAME"`` of a GPU's file with the fields of that CPU's target."""
+    if "host" not in fields:
+        return fields
+    host = fields.pop("host")
+    if not isinstance(host, str) or host not in _shipped():
+        hint = llvm.nearest(str(host), _shipped())
+        raise TargetError(f"{path}: field 'host' must name a shipped CPU target, not {host!r}. {hint}")
+    cpu = _read(_shipped()[host]).model_dump(
+        exclude={"name", "description", "kind", "gpu", "toolchain", "notes", "sources"}
+    )
+    return {**cpu, **fields}
+
+
+def _explain(error: ValidationError) -> str:
+    """Turn pydantic's report into one sentence that names each field."""
+    problems = []
+    for item in error.errors():
+        field = ".".join(str(part) for part in item["loc"])
+        if item["type"] == "extra_forbidden":
+            known = (
+                Gpu if field.startswith("gpu.") else Toolchain if field.startswith("toolchain.") else Target
+            )
+            hint = llvm.nearest(field.rpartition(".")[2], [*known.model_fields, "host"])
+            problems.append(f"unknown field '{field}' ({hint.rstrip('.')})")
+        elif item["type"] == "missing":
+            problems.append(f"field '{field}' is missing")
+        else:
+            message = item["msg"].removeprefix("Value error, ")
+            problems.append(f"field '{field}': {message}, not {item['input']!r}" if field else message)
+    return "; ".join(problems)
