@@ -1,0 +1,10 @@
+"""Bundles: a compiled model on disk, checked before it is used.
+
+A bundle is a directory, or one ``.tar`` of it (docs/bundle.md describes the format):
+
+* ``manifest.py``  what ``manifest.json`` says, and its validation
+* ``assemble.py``  compiled model + model + target -> bundle, written atomically
+* ``storage.py``   the files of a bundle, in a directory or in a ``.tar``
+* ``atomic.py``    a finished path takes the place of an older one
+* ``reader.py``    opens a bundle and checks it: files, versions, machine
+"""

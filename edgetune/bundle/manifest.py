@@ -1,0 +1,245 @@
+"""What ``manifest.json`` of a bundle says.
+
+The manifest is written and read through these models only. ``digest`` is the SHA-256 of the rest
+of the manifest in canonical JSON, so that damage to the manifest itself is noticed too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from edgetune.errors import BundleError
+from edgetune.records import TensorSpec
+
+FORMAT = "edgetune-bundle"
+SCHEMA_VERSION = 1
+MANIFEST = "manifest.json"
+LIBRARY = "model.so"
+WEIGHTS = "weights.bin"
+MODEL = "model.onnx"
+REFERENCE = "reference.npz"
+
+ALIGNMENT_BYTES = 64
+"""Kernels load tensors with aligned vector instructions of up to 512 bits."""
+
+DTYPES = frozenset("bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split())
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=True)
+
+
+class Tensor(_Part):
+    """Name, NumPy dtype and static shape of an input or output."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    @field_validator("dtype")
+    @classmethod
+    def _known_dtype(cls, value: str) -> str:
+        if value not in DTYPES:
+            raise ValueError(f"dtype {value!r} is not one of {', '.join(sorted(DTYPES))}")
+        return value
+
+    @field_validator("shape")
+    @classmethod
+    def _no_negative(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        if any(dim < 0 for dim in value):
+            raise ValueError(f"shape {value} has a negative dimension")
+        return value
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the tensor's values."""
+        return int(np.dtype(self.dtype).itemsize * np.prod(self.shape, dtype=np.int64))
+
+    def spec(self) -> TensorSpec:
+        """The same as the record that the stages exchange."""
+        return TensorSpec(self.name, self.dtype, self.shape)
+
+    @classmethod
+    def of(cls, spec: TensorSpec) -> Tensor:
+        """From the record that the stages exchange."""
+        return cls(name=spec.name, dtype=spec.dtype, shape=tuple(spec.shape))
+
+
+class Weight(Tensor):
+    """One weight: where in ``weights.bin`` it starts, in bytes."""
+
+    name: str = ""
+    offset: int = Field(ge=0, multiple_of=ALIGNMENT_BYTES)
+
+
+class FileEntry(_Part):
+    """Size and SHA-256 of a file. Optional files may be deleted from a bundle that ships."""
+
+    size: int = Field(ge=0)
+    sha256: str = Field(pattern="^[0-9a-f]{64}$")
+    optional: bool = False
+
+
+class ModelEntry(_Part):
+    """The model that was compiled; ``sha256`` is that of the original file."""
+
+    name: str
+    sha256: str
+    params: int = 0
+    flops: int = 0
+
+
+class TargetEntry(_Part):
+    """The machine the library was compiled for.
+
+    ``cpu_features`` are those the library may use, in LLVM's names; ``description`` is the target
+    in full, as its TOML has it, for the reader's interest.
+    """
+
+    name: str
+    kind: str
+    mtriple: str
+    mcpu: str
+    mattr: tuple[str, ...] = ()
+    cpu_features: tuple[str, ...] = ()
+    threads: int = Field(ge=1)
+    fingerprint: str
+    description: dict[str, Any] = {}
+
+
+class KernelEntry(_Part):
+    """One kernel: its function in the library, where its schedule came from, what it costs.
+
+    ``calls`` an inference makes; ``flops`` of one call; ``best_us`` as measured while tuning.
+    """
+
+    name: str
+    workload: str
+    kind: str
+    source: str
+    calls: int = 1
+    flops: float = 0.0
+    best_us: float | None = None
+    symbols: tuple[str, ...] = ()
+
+
+class OutputCheck(_Part):
+    """The verification of one output, see :class:`edgetune.records.OutputDifference`."""
+
+    name: str
+    passed: bool
+    max_abs_error: float
+    max_rel_error: float
+    rtol: float
+    atol: float
+
+
+class Verification(_Part):
+    """The comparison that the bundle passed before it was written, and its tolerances."""
+
+    passed: bool
+    reference: str
+    outputs: tuple[OutputCheck, ...]
+
+
+class Manifest(_Part):
+    """All of ``manifest.json``.
+
+    ``verification`` is None for a library that could not run where it was built (another machine's,
+    and no device at hand). ``frozen`` holds the inputs of the original model that were fixed to a
+    value: its dtype, shape and values. ``records_sha256`` is the digest of the (workload, trace)
+    pairs of all kernels that were built from records.
+    """
+
+    format: Literal["edgetune-bundle"] = FORMAT
+    schema_version: int = SCHEMA_VERSION
+    model: ModelEntry
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    target: TargetEntry
+    threads: int = Field(ge=1)
+    versions: dict[str, str]
+    verification: Verification | None
+    records_sha256: str
+    kernels: tuple[KernelEntry, ...] = ()
+    weights: tuple[Weight, ...] = ()
+    frozen: dict[str, dict[str, Any]] = {}
+    files: dict[str, FileEntry]
+
+    @field_validator("files")
+    @classmethod
+    def _plain_names(cls, value: dict[str, FileEntry]) -> dict[str, FileEntry]:
+        for name in value:
+            if not name or name in (".", "..", MANIFEST) or set(name) & set("/\\\0"):
+                raise ValueError(f"{name!r} is not the name of a file in a bundle")
+        return value
+
+    @model_validator(mode="after")
+    def _complete(self) -> Manifest:
+        for name in (LIBRARY, WEIGHTS):
+            if name not in self.files:
+                raise ValueError(f"no file {name}")
+        end = self.files[WEIGHTS].size
+        if any(weight.offset + weight.size_bytes > end for weight in self.weights):
+            raise ValueError(f"a weight lies beyond the end of {WEIGHTS}")
+        return self
+
+    def frozen_inputs(self) -> dict[str, np.ndarray]:
+        """The fixed inputs of the original model, as arrays."""
+        return {
+            name: np.array(value["values"], value["dtype"]).reshape(value["shape"])
+            for name, value in self.frozen.items()
+        }
+
+    def to_json(self) -> bytes:
+        """The bytes of ``manifest.json``; the same manifest always gives the same bytes."""
+        content = self.model_dump(mode="json")
+        text = json.dumps({**content, "digest": _digest(content)}, indent=1, sort_keys=True, allow_nan=False)
+        return (text + "\n").encode()
+
+
+def parse_manifest(data: bytes, where: str) -> Manifest:
+    """The manifest in ``data``; ``where`` names the bundle in messages.
+
+    Raises:
+        BundleError: it is no manifest, is damaged, or was written by a newer edgetune.
+    """
+    try:
+        content = json.loads(data)
+    except ValueError as error:
+        raise BundleError(f"{where}: {MANIFEST} is damaged ({error}); build the bundle again") from error
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise BundleError(
+            f"{where}: {MANIFEST} does not describe an edgetune bundle; give a path that "
+            "'edgetune tune' or 'edgetune compile' has written"
+        )
+    version = content.get("schema_version")
+    if not isinstance(version, int) or version > SCHEMA_VERSION:
+        raise BundleError(
+            f"{where}: the bundle has schema version {version}, this edgetune reads up to "
+            f"{SCHEMA_VERSION}; upgrade edgetune, or build the bundle again with this one"
+        )
+    digest = content.pop("digest", None)
+    if digest != _digest(content):
+        raise BundleError(
+            f"{where}: {MANIFEST} was changed after the bundle was written; build or copy the bundle again"
+        )
+    try:
+        return Manifest.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"]) or "manifest"
+        raise BundleError(
+            f"{where}: {MANIFEST} is not valid ({place}: {first['msg']}); build the bundle again"
+        ) from error
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()

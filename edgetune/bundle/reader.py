@@ -1,0 +1,151 @@
+"""Opens a bundle and checks it before anything of it is loaded.
+
+In this order, so that the first message is the most useful one: is it a bundle at all, was it made
+for this machine, do the installed packages match, are all files there and unchanged.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import io
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from edgetune.bundle import manifest as m
+from edgetune.bundle.storage import Extent, Storage, open_storage
+from edgetune.cpu import architecture, missing_features
+from edgetune.errors import BundleError
+
+_PINNED = {"tvm": "apache-tvm", "tvm-ffi": "apache-tvm-ffi"}
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """An opened bundle: what it says about itself, and where its files lie."""
+
+    path: Path
+    manifest: m.Manifest
+    storage: Storage
+
+    def file(self, name: str) -> Extent | None:
+        """Where the bytes of a listed file lie; None for one that was left out or deleted."""
+        return self.storage.files.get(name) if name in self.manifest.files else None
+
+    def model(self) -> bytes | None:
+        """The ONNX model in the bundle; None in a lean one."""
+        extent = self.file(m.MODEL)
+        return None if extent is None else extent.read()
+
+    def reference(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]] | None:
+        """Recorded inputs and ONNX Runtime's outputs for them, by name; None in a lean bundle.
+
+        Raises:
+            BundleError: the file is damaged.
+        """
+        extent = self.file(m.REFERENCE)
+        if extent is None:
+            return None
+        try:
+            with np.load(io.BytesIO(extent.read()), allow_pickle=False) as arrays:
+                inputs = {key[6:]: arrays[key] for key in arrays.files if key.startswith("input:")}
+                outputs = {key[7:]: arrays[key] for key in arrays.files if key.startswith("output:")}
+        except (ValueError, OSError, zipfile.BadZipFile) as error:
+            raise _changed(self.path, m.REFERENCE) from error
+        return inputs, outputs
+
+
+def open_bundle(path: str | Path, *, check_files: bool = True) -> Bundle:
+    """Open the bundle at ``path`` (a directory or a ``.tar``) without loading its library.
+
+    Args:
+        path: the bundle.
+        check_files: compare every file with its SHA-256, about a second for a gigabyte. Sizes are
+            always compared.
+
+    Raises:
+        BundleError: it is no bundle, or a file is missing or changed.
+    """
+    path = Path(path).expanduser()
+    storage = open_storage(path)
+    try:
+        manifest = m.parse_manifest(storage.files[m.MANIFEST].read(), str(path))
+        bundle = Bundle(path, manifest, storage)
+        _check_files(bundle, check_files)
+    except OSError as error:
+        raise BundleError(
+            f"{path} cannot be read: {error.strerror or error}; check its permissions"
+        ) from error
+    return bundle
+
+
+def check_loadable(bundle: Bundle) -> None:
+    """Check that this machine and its packages can run the bundle's library.
+
+    Raises:
+        BundleError: another architecture, missing CPU features, or other versions of TVM or tvm-ffi.
+    """
+    _check_machine(bundle)
+    _check_versions(bundle)
+
+
+def _check_files(bundle: Bundle, digests: bool) -> None:
+    for name, entry in bundle.manifest.files.items():
+        extent = bundle.storage.files.get(name)
+        if extent is None:
+            if entry.optional:
+                continue
+            raise BundleError(
+                f"{bundle.path}: {name} is missing; copy the whole bundle again, or build it again"
+            )
+        if extent.size != entry.size:
+            raise BundleError(
+                f"{bundle.path}: {name} has {extent.size} bytes in place of {entry.size}; "
+                "copy the bundle again, or build it again"
+            )
+        if digests and extent.sha256() != entry.sha256:
+            raise _changed(bundle.path, name)
+
+
+def _changed(path: Path, name: str) -> BundleError:
+    return BundleError(
+        f"{path}: {name} was changed or damaged after the bundle was written; "
+        "copy the bundle again, or build it again"
+    )
+
+
+def _check_machine(bundle: Bundle) -> None:
+    target = bundle.manifest.target
+    if target.kind != "llvm":
+        raise BundleError(
+            f"{bundle.path} was made for a {target.kind} device ({target.name}), and this process runs "
+            "CPU bundles; build one for this machine with --target local"
+        )
+    wanted, found = architecture(target.mtriple.split("-")[0]), architecture()
+    if wanted != found:
+        raise BundleError(
+            f"{bundle.path} was made for {target.name} ({wanted}), this machine is {found}; "
+            "build one for this machine with --target local"
+        )
+    missing = missing_features(target.cpu_features)
+    if missing:
+        raise BundleError(
+            f"{bundle.path} was made for {target.name} ({target.mcpu}) and uses CPU features that this "
+            f"machine lacks: {', '.join(missing)}; build one for this machine with --target local"
+        )
+
+
+def _check_versions(bundle: Bundle) -> None:
+    for name, package in _PINNED.items():
+        wanted = bundle.manifest.versions.get(name)
+        try:
+            found = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found = "not installed"
+        if found != wanted:
+            raise BundleError(
+                f"{bundle.path} was built with {package} {wanted}, here it is {found}; "
+                f"run 'pip install {package}=={wanted}', or build the bundle again"
+            )

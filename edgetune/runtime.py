@@ -1,0 +1,335 @@
+"""Loads a bundle and runs it, with nothing of the compiler.
+
+``import tvm`` would bring the compiler (a 260 MB library) and a second of imports. A Relax virtual
+machine needs neither: ``libtvm_runtime`` and the ``tvm_ffi`` package are enough, so that only these
+are loaded. A process that imports TVM itself, before or after, shares the same library.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import importlib.util
+import logging
+import os
+import sys
+import tempfile
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgetune.bundle import manifest as m
+from edgetune.bundle.reader import Bundle, check_loadable, open_bundle
+from edgetune.errors import BundleError, ToolchainError, UsageError, did_you_mean
+from edgetune.records import TensorSpec
+
+log = logging.getLogger(__name__)
+
+_CPU, _POOLED_ALLOCATOR = 1, 2
+_SHARE_ALL_CORES = -3  # AffinityMode::kSpecifyThreadShareAllCore of TVM's thread pool
+_BOUND_MAIN = "edgetune_main"
+_SETTLED_RUNS = 2
+
+
+def load(bundle: str | Path, *, threads: int | None = None, check_files: bool = True) -> LoadedModel:
+    """Load a bundle for running on this machine.
+
+    Args:
+        bundle: the bundle's directory or ``.tar``.
+        threads: threads to run on, the bundle's own number by default. Never more than the CPUs
+            that this process may use.
+        check_files: compare every file with its SHA-256 first.
+
+    Raises:
+        BundleError: it is no bundle, is damaged, or was made for another machine or other versions.
+        UsageError: ``threads`` is less than one.
+    """
+    if threads is not None and threads < 1:
+        raise UsageError(f"threads={threads} is not a number of threads; give 1 or more")
+    opened = open_bundle(bundle, check_files=check_files)
+    check_loadable(opened)
+    return LoadedModel(opened, threads)
+
+
+class LoadedModel:
+    """A model ready to run; get one from :func:`load`.
+
+    Several models, and several of the same bundle, live side by side in one process. A model may be
+    used from several Python threads: calls of :meth:`run` wait for each other. Each Python thread
+    that runs models has a pool of worker threads of its own, so one thread that runs them all is best.
+
+    Attributes:
+        name: the model's name.
+        inputs, outputs: names, dtypes and shapes, in the model's order.
+        threads: how many threads a run uses.
+        manifest: all that the bundle says about itself.
+    """
+
+    def __init__(self, bundle: Bundle, threads: int | None = None) -> None:
+        self.manifest = bundle.manifest
+        self.name = bundle.manifest.model.name
+        self.inputs: tuple[TensorSpec, ...] = tuple(item.spec() for item in bundle.manifest.inputs)
+        self.outputs: tuple[TensorSpec, ...] = tuple(item.spec() for item in bundle.manifest.outputs)
+        self.threads = _possible_threads(bundle.manifest.threads, threads)
+        self._path = bundle.path
+        self._lock = threading.Lock()
+        self._buffers = {spec.name: _aligned_empty(spec) for spec in self.inputs}
+        self._library = _library(bundle)
+        self._weights = _map_weights(bundle)
+        self._arguments = [*self._buffers.values(), *self._weights]
+        with self._translated("cannot be loaded"):
+            self._machine = self._library.machine()
+            tensors = [_engine().from_dlpack(array) for array in self._arguments]
+            # Bound once: handing over hundreds of weights at each call costs more than a small model.
+            self._machine["save_function"]("main", _BOUND_MAIN, 1, *tensors)
+            self._main: Callable[[], Any] = self._machine[_BOUND_MAIN]
+        self._runs = 0
+        self._owned = [True] * len(self.outputs)
+        self._earlier: Sequence[Any] = ()
+
+    def __repr__(self) -> str:
+        return f"<LoadedModel {self.name!r} from {self._path} on {self.threads} threads>"
+
+    def run(self, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """Run the model once.
+
+        Args:
+            inputs: one array for each input, by name, of exactly its dtype and shape. They are
+                copied, and free to be changed afterwards.
+
+        Returns:
+            Arrays by output name, in the model's order; they are the caller's to keep and to change.
+
+        Raises:
+            UsageError: an input is missing, unknown, or has another dtype or shape.
+            BundleError: the library failed.
+        """
+        arrays = self._checked(inputs)
+        with self._lock:
+            _use_threads(self.threads)
+            for name, array in arrays.items():
+                np.copyto(self._buffers[name], array)
+            with self._translated("failed while running"):
+                result = self._main()
+            return self._take(result)
+
+    def instrument(self, observer: Callable[..., Any] | None) -> None:
+        """Call ``observer`` before and after each instruction of the Relax virtual machine; None stops.
+
+        It is given the function, its name, whether this is before the call, the result, and the
+        arguments. For profiling: it slows the model down.
+        """
+        function = (lambda *_: 0) if observer is None else observer
+        self._machine["set_instrument"](_engine().convert(function))
+
+    def _checked(self, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        if not isinstance(inputs, Mapping):
+            raise UsageError(
+                f"the inputs of {self.name} are a {type(inputs).__name__}; give a dictionary of arrays by "
+                f"name ({', '.join(self._buffers)})"
+            )
+        for name in inputs:
+            if name not in self._buffers:
+                raise UsageError(f"{self.name} has no input {name!r}; {did_you_mean(name, self._buffers)}")
+        arrays = {}
+        for spec in self.inputs:
+            if spec.name not in inputs:
+                raise UsageError(
+                    f"input {spec.name!r} of {self.name} is missing; give {spec.dtype}{list(spec.shape)}"
+                )
+            array = np.asarray(inputs[spec.name])
+            if array.dtype != np.dtype(spec.dtype) or array.shape != spec.shape:
+                raise UsageError(
+                    f"input {spec.name!r} of {self.name} is {array.dtype}{list(array.shape)}, expected is "
+                    f"{spec.dtype}{list(spec.shape)}; convert it with astype or reshape, or compile the "
+                    "model for this shape"
+                )
+            arrays[spec.name] = array
+        return arrays
+
+    def _take(self, result: Any) -> dict[str, np.ndarray]:
+        """The outputs as arrays, copied only where they are not fresh memory of this run.
+
+        A model may return an input or a constant as it is. Constants show in the first two runs:
+        the same memory is returned again while the first result is still held.
+        """
+        tensors = [result] if hasattr(result, "__dlpack__") else list(result)
+        arrays = [np.from_dlpack(tensor) for tensor in tensors]
+        settled = self._runs >= _SETTLED_RUNS
+        if not settled:
+            self._settle(arrays)
+        return {
+            spec.name: array if owned and settled else array.copy()
+            for spec, array, owned in zip(self.outputs, arrays, self._owned, strict=True)
+        }
+
+    def _settle(self, arrays: Sequence[np.ndarray]) -> None:
+        for index, array in enumerate(arrays):
+            others = (*self._arguments, *self._earlier, *arrays[:index])
+            if any(np.may_share_memory(array, other) for other in others):
+                self._owned[index] = False
+        self._runs += 1
+        self._earlier = arrays if self._runs < _SETTLED_RUNS else ()
+
+    @contextlib.contextmanager
+    def _translated(self, what: str) -> Any:
+        try:
+            yield
+        except (RuntimeError, ValueError, TypeError, AttributeError, IndexError) as error:
+            first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise BundleError(
+                f"the library of {self._path} {what} ({first}); build the bundle again"
+            ) from error
+
+
+@functools.cache
+def _engine() -> Any:
+    """The ``tvm_ffi`` package, with TVM's runtime library loaded into the process."""
+    spec = importlib.util.find_spec("tvm")
+    locations = spec.submodule_search_locations if spec is not None else None
+    suffix = {"darwin": ".dylib", "win32": ".dll"}.get(sys.platform, ".so")
+    prefix = "" if sys.platform == "win32" else "lib"
+    for location in locations or ():
+        library = Path(location) / "lib" / f"{prefix}tvm_runtime{suffix}"
+        if library.is_file():
+            import tvm_ffi
+
+            # The process keeps it for good; global, because model libraries look up its symbols.
+            ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)
+            return tvm_ffi
+    raise ToolchainError(
+        "TVM's runtime library was not found in the package 'apache-tvm'; install it again with "
+        "'pip install --force-reinstall apache-tvm apache-tvm-ffi' at edgetune's versions"
+    )
+
+
+class _Library:
+    """One loaded ``model.so``, shared by all models of the process that come from the same file.
+
+    Loaded twice, the second module would take over the first one's state and leave it dangling.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._module = _engine().load_module(str(path))
+
+    def machine(self) -> Any:
+        """A fresh virtual machine over the library."""
+        machine = self._module["vm_load_executable"]()
+        machine["vm_initialization"](_CPU, 0, _POOLED_ALLOCATOR)
+        return machine
+
+
+_libraries: weakref.WeakValueDictionary[tuple[int, int, int], _Library] = weakref.WeakValueDictionary()
+_libraries_lock = threading.Lock()
+
+
+def _library(bundle: Bundle) -> _Library:
+    extent = bundle.storage.files[m.LIBRARY]
+    status = extent.path.stat()
+    key = (status.st_dev, status.st_ino, extent.offset)
+    with _libraries_lock:
+        library = _libraries.get(key)
+        if library is None:
+            library = _libraries[key] = _load_library(bundle)
+        return library
+
+
+def _load_library(bundle: Bundle) -> _Library:
+    extent = bundle.storage.files[m.LIBRARY]
+    try:
+        if not bundle.storage.archive:
+            return _Library(extent.path.resolve())
+        # The system loader wants a file of its own; once loaded, it needs no name any more.
+        with tempfile.TemporaryDirectory(prefix="edgetune-", ignore_cleanup_errors=True) as folder:
+            path = Path(folder) / m.LIBRARY
+            path.write_bytes(extent.read())
+            return _Library(path)
+    except (RuntimeError, OSError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+        raise BundleError(
+            f"the library of {bundle.path} cannot be loaded ({reason}); build the bundle again"
+        ) from error
+
+
+def _map_weights(bundle: Bundle) -> list[np.ndarray]:
+    """The weights, mapped from the file without a copy; pages are read when a kernel needs them.
+
+    The mapping is private: DLPack has no read-only tensors, and the file must stay as it is.
+    """
+    extent = bundle.storage.files[m.WEIGHTS]
+    if extent.size == 0:
+        return [np.empty(weight.shape, weight.dtype) for weight in bundle.manifest.weights]
+    data = np.memmap(extent.path, np.uint8, "c", extent.offset, (extent.size,))
+    return [
+        np.asarray(data[weight.offset : weight.offset + weight.size_bytes])
+        .view(weight.dtype)
+        .reshape(weight.shape)
+        for weight in bundle.manifest.weights
+    ]
+
+
+def _aligned_empty(spec: TensorSpec) -> np.ndarray:
+    """A zeroed array for an input, aligned as kernels expect (NumPy aligns to 16 bytes only)."""
+    size = m.Tensor.of(spec).size_bytes
+    memory = np.zeros(size + m.ALIGNMENT_BYTES, np.uint8)
+    start = -memory.ctypes.data % m.ALIGNMENT_BYTES
+    return memory[start : start + size].view(spec.dtype).reshape(spec.shape)
+
+
+def _usable_cpus() -> list[int]:
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def _possible_threads(built_for: int, wanted: int | None) -> int:
+    cpus = len(_usable_cpus())
+    threads = wanted or built_for
+    if threads > cpus:
+        # More threads than CPUs would spin against each other, many times slower.
+        log.warning("running on %d threads instead of %d: the process may use no more CPUs", cpus, threads)
+    return min(threads, cpus)
+
+
+_thread_state = threading.local()
+
+
+def _use_threads(count: int) -> None:
+    """Let kernels that this Python thread starts run on ``count`` threads.
+
+    TVM's pool belongs to the calling thread and can never grow, and by default counts half of an
+    x86 machine's CPUs: it is made with all CPUs of the process, of which ``count`` are then used.
+    The workers, and the calling thread, may run on any of these CPUs, on a machine with cores of
+    several speeds on the ``count`` fastest.
+    """
+    if getattr(_thread_state, "count", None) == count:
+        return
+    _thread_state.cpus = getattr(_thread_state, "cpus", None) or _usable_cpus()
+    cpus = [str(cpu) for cpu in _fastest(_thread_state.cpus, count)]
+    configure = _engine().get_global_func("runtime.config_threadpool")
+    if not hasattr(_thread_state, "count"):
+        configure(_SHARE_ALL_CORES, count, [str(cpu) for cpu in _thread_state.cpus])
+    configure(_SHARE_ALL_CORES, count, cpus)
+    _thread_state.count = count
+    actual = _engine().get_global_func("runtime.NumThreads")()
+    if actual < count:
+        log.warning("TVM was started earlier on %d threads and cannot use %d now", actual, count)
+
+
+def _fastest(cpus: Sequence[int], count: int) -> list[int]:
+    """All ``cpus`` as fast as the ``count``-th fastest: all of them where they are alike."""
+    speeds = {cpu: _top_frequency(cpu) for cpu in cpus}
+    limit = sorted(speeds.values(), reverse=True)[min(count, len(cpus)) - 1]
+    return [cpu for cpu in cpus if speeds[cpu] >= limit]
+
+
+def _top_frequency(cpu: int) -> int:
+    try:
+        return int(Path(f"/sys/devices/system/cpu/cpu{cpu}/cpufreq/cpuinfo_max_freq").read_text())
+    except (OSError, ValueError):
+        return 0
