@@ -1,0 +1,114 @@
+"""The stage: any ONNX model in, simplified ONNX with static shapes and its reference run out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from onnx import ModelProto
+
+from edgetune.errors import ModelError
+from edgetune.model import flops, interface, pipeline
+from edgetune.model.loading import SourceModel, load_model
+from edgetune.model.passes import PASSES
+from edgetune.model.passes.bind_shapes import bind_shapes
+from edgetune.model.passes.freeze_inputs import freeze_inputs, frozen_arrays
+from edgetune.model.passes.normalize import normalize
+from edgetune.model.reference import Ranges, difference, random_inputs, reference_run
+from edgetune.model.session import Arrays, Session
+from edgetune.model.shapes import annotate
+from edgetune.records import PreparedModel, TensorSpec
+
+REFERENCE_SEED = 0
+CHECK_SEED = 1
+"""The passes are checked on other inputs than those the reference run is kept for."""
+
+
+def prepare(
+    model: str | os.PathLike[str] | bytes | ModelProto | SourceModel,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    freeze: Mapping[str, Any] | None = None,
+) -> PreparedModel:
+    """Bind shapes, freeze inputs, simplify; check the result and keep the original's outputs.
+
+    Args:
+        model: path, bytes or ``ModelProto``.
+        shapes: input name -> sizes, for every input with an open dimension.
+        freeze: input name -> value, for inputs that are settings; they are inputs no longer.
+
+    Raises:
+        ModelError: the model cannot be read, has open dimensions that ``shapes`` leaves open, or
+            ONNX Runtime cannot run it.
+        UnsupportedModelError: an input or output is no numeric tensor.
+        UsageError: ``shapes`` or ``freeze`` do not fit the model.
+    """
+    loaded = model if isinstance(model, SourceModel) else load_model(model)
+    declared = interface.inputs(loaded.proto)
+    interface.outputs(loaded.proto)
+    frozen = frozen_arrays(declared, freeze or {})
+    bound = bind_shapes(normalize(freeze_inputs(loaded.proto, freeze or {}).model).model, shapes or {}).model
+    specs = tuple(value.spec() for value in interface.inputs(bound))
+
+    session = Session(loaded.proto)
+    reference_inputs, reference_outputs, ranges = reference_run(session, specs, frozen, REFERENCE_SEED)
+    result = pipeline.run_passes(bound, PASSES, _values_check(session, specs, frozen, ranges))
+    return _finish(loaded, result, specs, reference_inputs, reference_outputs)
+
+
+def _values_check(
+    session: Session, specs: Sequence[TensorSpec], frozen: Arrays, ranges: Ranges
+) -> pipeline.Check:
+    """Compares a rewritten model with the original on random inputs."""
+    inputs = random_inputs(specs, CHECK_SEED, ranges)
+    try:
+        expected = session.run({**inputs, **frozen})
+    except ModelError:
+        # The range holds for one seed and not for another: an index out of bounds.
+        inputs = random_inputs(specs, CHECK_SEED, Ranges.ZERO)
+        expected = session.run({**inputs, **frozen})
+
+    def check(model: ModelProto) -> str | None:
+        try:
+            return difference(expected, Session(model).run(inputs))
+        except ModelError as error:
+            return str(error)
+
+    return check
+
+
+def _finish(
+    loaded: SourceModel,
+    result: pipeline.PassResult,
+    specs: tuple[TensorSpec, ...],
+    reference_inputs: Arrays,
+    reference_outputs: Arrays,
+) -> PreparedModel:
+    model = annotate(result.model)
+    notes = list(result.notes)
+    outputs = []
+    for value in interface.outputs(model):
+        array = reference_outputs[value.name]
+        if not value.fixed:
+            notes.append(
+                f"the shape of output {value.name!r} was taken from a run: it depends on the input's values"
+            )
+        outputs.append(TensorSpec(value.name, array.dtype.name, tuple(array.shape)))
+    # Inputs and outputs alike: names in the order of the file, whatever a pass did.
+    return PreparedModel(
+        name=loaded.name,
+        sha256=loaded.sha256,
+        onnx=model.SerializeToString(deterministic=True),
+        inputs=specs,
+        outputs=tuple(outputs),
+        notes=tuple(notes),
+        reference_inputs=reference_inputs,
+        reference_outputs=reference_outputs,
+        params=flops.count_params(model),
+        flops=flops.count_flops(model),
+    )
+
+
+def parse(prepared: PreparedModel) -> ModelProto:
+    """The prepared model's ``ModelProto``."""
+    return ModelProto.FromString(prepared.onnx)

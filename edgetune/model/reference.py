@@ -1,0 +1,113 @@
+"""Seeded random inputs, and what ONNX Runtime makes of them."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+from edgetune.errors import ModelError
+from edgetune.model.session import Arrays, Session
+from edgetune.records import TensorSpec
+
+
+class Ranges(Enum):
+    """From where random inputs are drawn, wide to narrow.
+
+    A model may gather with its integers or take logarithms: where the wide range fails, or gives
+    no finite value, a narrower one is tried.
+    """
+
+    WIDE = "float: normal; integers: 0 to 9, 8-bit: all values"
+    NARROW = "float: 0 to 1; integers: 0 or 1"
+    ZERO = "float: 0 to 1; integers: 0"
+
+
+def random_inputs(specs: Iterable[TensorSpec], seed: int = 0, ranges: Ranges = Ranges.WIDE) -> Arrays:
+    """Random values for ``specs``: the same for the same seed, whatever the other inputs are."""
+    return {spec.name: _draw(spec, seed, ranges) for spec in specs}
+
+
+def _draw(spec: TensorSpec, seed: int, ranges: Ranges) -> np.ndarray[Any, Any]:
+    rng = np.random.default_rng([seed, zlib.crc32(spec.name.encode())])
+    dtype = np.dtype(spec.dtype)
+    if dtype.kind == "b":
+        return np.asarray(rng.integers(0, 2, spec.shape)).astype(bool)
+    if dtype.kind in "iu":
+        low, high = 0, {Ranges.WIDE: 10, Ranges.NARROW: 2, Ranges.ZERO: 1}[ranges]
+        if ranges is Ranges.WIDE and dtype.itemsize == 1 and dtype.name in ("int8", "uint8"):
+            low, high = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max) + 1
+        return np.asarray(rng.integers(low, high, spec.shape)).astype(dtype)
+    # Everything else is floating point, types of ml_dtypes (kind "V") included.
+    values = rng.standard_normal(spec.shape) if ranges is Ranges.WIDE else rng.random(spec.shape)
+    return np.asarray(values, np.float32).astype(dtype)
+
+
+def reference_run(
+    session: Session, specs: Sequence[TensorSpec], frozen: Mapping[str, np.ndarray[Any, Any]], seed: int = 0
+) -> tuple[Arrays, Arrays, Ranges]:
+    """Inputs on which the model runs, its outputs for them, and the ranges they came from.
+
+    Args:
+        session: the original model.
+        specs: its inputs, without the frozen ones.
+        frozen: values of the inputs that the user fixed.
+        seed: of the random inputs.
+
+    Raises:
+        ModelError: it runs on none of the ranges; the error is that of the first.
+    """
+    first_error: ModelError | None = None
+    fallback: tuple[Arrays, Arrays, Ranges] | None = None
+    for ranges in Ranges:
+        inputs = random_inputs(specs, seed, ranges)
+        try:
+            outputs = session.run({**inputs, **frozen})
+        except ModelError as error:
+            first_error = first_error or error
+            continue
+        if all(_finite(output) for output in outputs.values()):
+            return inputs, outputs, ranges
+        fallback = fallback or (inputs, outputs, ranges)
+    if fallback is not None:
+        return fallback
+    assert first_error is not None
+    raise first_error
+
+
+def _finite(array: np.ndarray[Any, Any]) -> bool:
+    return array.dtype.kind not in "fc" or bool(np.isfinite(array).all())
+
+
+def difference(expected: Arrays, actual: Arrays) -> str | None:
+    """How ``actual`` differs from ``expected`` by more than rounding, or None.
+
+    Rewrites reorder float arithmetic: what is allowed is an error relative to the largest value of
+    the tensor of 2e-4 (float32) or 1e-2 (float16, bfloat16). Integers and booleans must be equal;
+    NaN and infinity must stand in the same places.
+    """
+    for name, want in expected.items():
+        got = actual[name]
+        if want.shape != got.shape or want.dtype != got.dtype:
+            return (
+                f"output {name!r} became {got.dtype} {list(got.shape)}, was {want.dtype} {list(want.shape)}"
+            )
+        if want.dtype.kind in "biuSUO":
+            if not np.array_equal(want, got):
+                return f"output {name!r} differs"
+            continue
+        a, b = want.astype(np.float64), got.astype(np.float64)
+        finite = np.isfinite(a)
+        if not np.array_equal(finite, np.isfinite(b)) or not np.array_equal(
+            a[~finite], b[~finite], equal_nan=True
+        ):
+            return f"output {name!r} has NaN or infinity in other places"
+        tolerance = 2e-4 if want.dtype.itemsize >= 4 else 1e-2
+        scale = float(np.abs(a[finite]).max(initial=0.0))
+        error = float(np.abs(a[finite] - b[finite]).max(initial=0.0))
+        if error > tolerance * scale + 1e-7:
+            return f"output {name!r} differs by {error:.3g} where its largest value is {scale:.3g}"
+    return None

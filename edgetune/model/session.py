@@ -1,0 +1,75 @@
+"""ONNX Runtime on the CPU: what a model's values should be."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from onnx import ModelProto
+
+from edgetune.errors import ModelError
+
+Arrays = dict[str, np.ndarray[Any, Any]]
+
+_NOISE = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : |/\S+/(?=[\w.]+\.(cc|h):\d+)")
+
+
+class Session:
+    """One model loaded into ONNX Runtime.
+
+    Optimisation stops at the level that keeps the standard's semantics exactly (constant folding,
+    removal of redundant nodes): fused kernels may round otherwise. Not for use from several threads.
+    """
+
+    def __init__(self, model: ModelProto | bytes, *, optimize: bool = True) -> None:
+        """Load ``model``.
+
+        Raises:
+            ModelError: ONNX Runtime refuses it.
+        """
+        import onnxruntime as ort
+
+        level = ort.GraphOptimizationLevel
+        options = ort.SessionOptions()
+        options.log_severity_level = 4  # fatal only: its errors arrive as exceptions
+        options.intra_op_num_threads = 2
+        options.inter_op_num_threads = 1
+        options.graph_optimization_level = level.ORT_ENABLE_BASIC if optimize else level.ORT_DISABLE_ALL
+        # Threads of an idle session must not spin while TVM is measuring.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        data = model if isinstance(model, bytes) else model.SerializeToString()
+        try:
+            self._session = ort.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+        except Exception as error:
+            raise ModelError(
+                f"ONNX Runtime, the reference, cannot load the model: {reason(error)}"
+            ) from error
+        self.output_names: tuple[str, ...] = tuple(value.name for value in self._session.get_outputs())
+
+    def run(self, inputs: Mapping[str, np.ndarray[Any, Any]], outputs: Sequence[str] | None = None) -> Arrays:
+        """Outputs by name.
+
+        Raises:
+            ModelError: the model does not run on these inputs.
+        """
+        names = list(self.output_names if outputs is None else outputs)
+        try:
+            values = self._session.run(names, dict(inputs))
+        except Exception as error:
+            raise ModelError(
+                f"ONNX Runtime, the reference, cannot run the model on these inputs: {reason(error)}; "
+                "check the shapes (--shape) and the fixed values (--freeze)"
+            ) from error
+        return {name: np.asarray(value) for name, value in zip(names, values, strict=True)}
+
+    def declared_outputs(self) -> dict[str, tuple[str, tuple[int | str | None, ...]]]:
+        """Type name (``tensor(float)``) and dimensions that ONNX Runtime infers for each output."""
+        return {value.name: (value.type, tuple(value.shape)) for value in self._session.get_outputs()}
+
+
+def reason(error: Exception) -> str:
+    """The first line of an ONNX Runtime error, without its codes and source paths."""
+    first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return _NOISE.sub("", first).strip().rstrip(".")[:400]
