@@ -27,7 +27,7 @@ LAYERS = [
     {"model", "graph", "kernels", "tuning", "bundle", "verify", "benchmark", "runtime"},
     {"logs", "devices"},
     {"targets"},
-    {"toolchain", "config", "results", "cpu"},
+    {"toolchain", "config", "results", "cpu", "metaschedule"},
     {"resources"},
     {"records"},
     {"errors"},
