@@ -11,7 +11,7 @@ TEST_PACKAGES := postgresql
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
-.PHONY: help demo test lint format venv system-packages clean
+.PHONY: help demo test lint format docs venv system-packages clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 18
@@ -44,6 +44,9 @@ lint: $(VENV)/.installed-dev  ## the quality gates: ruff, its formatter, mypy
 
 format: $(VENV)/.installed-dev  ## format the sources and mend what ruff can mend
 	$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
+
+docs: $(VENV)/.installed-dev  ## write docs/commands.md from the help texts
+	$(BIN)/python -m edgetune.cli.reference > docs/commands.md
 
 system-packages:
 	@command -v dpkg >/dev/null || { echo "no dpkg here: install $(TEST_PACKAGES) by hand if missing"; exit 0; }; \
