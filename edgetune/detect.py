@@ -134,7 +134,7 @@ def _present(arch: str) -> frozenset[str]:
 
 def _verifiable(arch: str) -> frozenset[str]:
     asked = frozenset(
-        name for name in _llvm_host_features(arch) if name.startswith(("avx", "amx", "sse", "fma", "bmi"))
+        name for name in _llvm_host_features(arch) if name.startswith(("avx", "sse", "fma", "bmi"))
     )
     return checkable_features(arch) | asked if machine_features() else asked
 

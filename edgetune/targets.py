@@ -213,6 +213,7 @@ class Target(_Strict):
         if self.gpu is None:
             return TvmTarget(cpu)
         # Without the limits, which TVM knows only of a GPU it can ask, MetaSchedule refuses sm_XX.
+        known_l2 = {"l2_cache_size_bytes": self.gpu.l2_bytes} if self.gpu.l2_bytes else {}
         return TvmTarget(
             {
                 "kind": "cuda",
@@ -222,8 +223,8 @@ class Target(_Strict):
                 "max_shared_memory_per_block": self.gpu.shared_memory_per_block_bytes,
                 "registers_per_block": self.gpu.registers_per_block,
                 "thread_warp_size": self.gpu.warp_size,
-                "l2_cache_size_bytes": self.gpu.l2_bytes,
                 "host": cpu,
+                **known_l2,
             }
         )
 

@@ -124,7 +124,8 @@ def link_shared_fcompile(target: Target) -> Callable[..., None]:
                 f"Cannot link {', '.join(foreign)} for target '{target.name}': only LLVM object "
                 "files can be linked without a compiler. Compile the module for an llvm target."
             )
-        link_shared(objects, Path(file_name), target.mtriple)
+        page = target.toolchain.page_size_bytes
+        link_shared(objects, Path(file_name), target.mtriple, page_size_bytes=page)
 
     # TVM reads these attributes: the file format to export, and the triple of packed imports.
     link.object_format = "o"  # type: ignore[attr-defined]
