@@ -1,0 +1,1 @@
+"""Alembic's folder: how databases of older schemas become the schema of today."""
