@@ -24,8 +24,8 @@ _NOT_WEIGHTS = {TensorProto.INT64, TensorProto.BOOL, TensorProto.STRING}
 _FREE = {
     "Cast", "CastLike", "Concat", "Constant", "ConstantOfShape", "DepthToSpace", "Dropout", "Expand",
     "Flatten", "Gather", "GatherElements", "GatherND", "Identity", "Pad", "Range", "Reshape",
-    "ScatterElements", "ScatterND", "Shape", "Size", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose",
-    "Unsqueeze", "Where",
+    "ScatterElements", "ScatterND", "Shape", "Size", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile",
+    "Transpose", "Unsqueeze", "Where",
 }  # fmt: skip
 """Operators that only move, repeat or retype data."""
 

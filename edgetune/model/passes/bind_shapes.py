@@ -98,7 +98,7 @@ def _match(value: Value, shape: tuple[int, ...], symbols: dict[str, tuple[int, s
 
 def _is_size(size: object) -> bool:
     """Users of the Python API may give anything."""
-    return isinstance(size, Integral) and not isinstance(size, bool) and int(size) >= 1
+    return type(size) is not bool and isinstance(size, Integral) and int(size) >= 1
 
 
 def open_dims_message(declared: Sequence[Value], still_open: Sequence[Value]) -> str:
