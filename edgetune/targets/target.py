@@ -1,28 +1,20 @@
-"""Targets: what kernels are compiled for. Loads and validates ``targets/*.toml``.
-
-docs/targets.md explains the fields and how to write a file of one's own.
-"""
+"""The description of what kernels are compiled for."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import re
-import tomllib
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from edgetune import llvm
 from edgetune.cpu import ARCHITECTURES, architecture, checkable_features
 from edgetune.errors import TargetError
-from edgetune.resources import data_path
+from edgetune.targets import llvm
 
 if TYPE_CHECKING:
     import tvm
-
-LOCAL = "local"
 
 _Positive = Annotated[int, Field(gt=0)]
 _Size = Annotated[int, Field(ge=0)]
@@ -173,7 +165,7 @@ class Target(_Strict):
             TargetError: ``threads`` is not positive.
         """
         if threads < 1:
-            raise TargetError(f"Target '{self.name}': {threads} threads asked for. Give 1 or more.")
+            raise TargetError(f"target {self.name}: {threads} threads asked for; give 1 or more")
         return self.model_copy(update={"threads": threads})
 
     def check(self) -> None:
@@ -187,8 +179,8 @@ class Target(_Strict):
         widest, _ = llvm.vector_shape(self.arch, features)
         if self.vector_bits > widest:
             raise TargetError(
-                f"Target '{self.name}': vector_bits is {self.vector_bits}, but '{self.mcpu}' with its "
-                f"mattr has vectors of {widest} bits. Lower vector_bits, or add the feature to mattr."
+                f"target {self.name}: vector_bits is {self.vector_bits}, but {self.mcpu} with its mattr has "
+                f"vectors of {widest} bits; lower vector_bits, or add the feature to mattr"
             )
 
     def tvm(self) -> tvm.target.Target:
@@ -227,117 +219,3 @@ class Target(_Strict):
                 **known_l2,
             }
         )
-
-
-def load_target(name_or_path: str | Path) -> Target:
-    """Return a target: ``local``, the name of a shipped one, or the path of a TOML file.
-
-    A file of the user's is checked against LLVM at once, which imports TVM.
-
-    Raises:
-        TargetError: there is no such target, or its description is wrong.
-    """
-    text = str(name_or_path)
-    if text == LOCAL:
-        return detect_local()
-    if text in _shipped():
-        return _read(_shipped()[text])
-    path = Path(text).expanduser()
-    if path.suffix != ".toml" and not path.is_file():
-        raise TargetError(
-            f"Unknown target '{text}'. {llvm.nearest(text, [LOCAL, *_shipped()])} "
-            "`edgetune targets list` shows all; a path to a TOML file works too."
-        )
-    target = _read(path)
-    target.check()
-    return target
-
-
-def list_targets() -> list[Target]:
-    """Return the shipped targets, sorted by name.
-
-    Raises:
-        TargetError: a file among them is wrong.
-    """
-    return [_read(path) for _, path in sorted(_shipped().items())]
-
-
-def detect_local(threads: int | None = None) -> Target:
-    """Return the target of this machine's CPU, for the cores this process may use. Imports TVM.
-
-    Args:
-        threads: number of threads instead of the detected one.
-    """
-    from edgetune.detect import detect
-
-    return detect(threads)
-
-
-def to_toml(target: Target) -> str:
-    """Return a target as the text of a target file."""
-    fields = target.model_dump(mode="json", exclude_none=True, exclude={"name"})
-    tables = {key: value for key, value in fields.items() if isinstance(value, dict)}
-    lines = [f"{key} = {_toml_value(value)}" for key, value in fields.items() if key not in tables]
-    for table, content in tables.items():
-        if content:
-            lines += ["", f"[{table}]", *(f"{key} = {_toml_value(value)}" for key, value in content.items())]
-    return "\n".join(lines) + "\n"
-
-
-def _toml_value(value: object) -> str:
-    if isinstance(value, list):
-        return "[" + ", ".join(_toml_value(item) for item in value) + "]"
-    # JSON's strings and integers are TOML's, as long as no character is split into surrogates.
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-def _shipped() -> dict[str, Path]:
-    return {path.stem: path for path in data_path("targets").glob("*.toml")}
-
-
-def _read(path: Path) -> Target:
-    try:
-        fields = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise TargetError(f"Cannot read the target file {path}: {error.strerror}. Check the path.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise TargetError(f"{path} is not valid TOML: {error}. Correct it there.") from error
-    fields.setdefault("name", path.stem)
-    fields = _with_host(fields, path)
-    try:
-        return Target.model_validate(fields)
-    except ValidationError as error:
-        raise TargetError(f"{path} is no valid target: {_explain(error)}. See docs/targets.md.") from error
-
-
-def _with_host(fields: dict[str, Any], path: Path) -> dict[str, Any]:
-    """Replace ``host = "NAME"`` of a GPU's file with the fields of that CPU's target."""
-    if "host" not in fields:
-        return fields
-    host = fields.pop("host")
-    if not isinstance(host, str) or host not in _shipped():
-        hint = llvm.nearest(str(host), _shipped())
-        raise TargetError(f"{path}: field 'host' must name a shipped CPU target, not {host!r}. {hint}")
-    cpu = _read(_shipped()[host]).model_dump(
-        exclude={"name", "description", "kind", "gpu", "toolchain", "notes", "sources"}
-    )
-    return {**cpu, **fields}
-
-
-def _explain(error: ValidationError) -> str:
-    """Turn pydantic's report into one sentence that names each field."""
-    problems = []
-    for item in error.errors():
-        field = ".".join(str(part) for part in item["loc"])
-        if item["type"] == "extra_forbidden":
-            known = (
-                Gpu if field.startswith("gpu.") else Toolchain if field.startswith("toolchain.") else Target
-            )
-            hint = llvm.nearest(field.rpartition(".")[2], [*known.model_fields, "host"])
-            problems.append(f"unknown field '{field}' ({hint.rstrip('.')})")
-        elif item["type"] == "missing":
-            problems.append(f"field '{field}' is missing")
-        else:
-            message = item["msg"].removeprefix("Value error, ")
-            problems.append(f"field '{field}': {message}, not {item['input']!r}" if field else message)
-    return "; ".join(problems)

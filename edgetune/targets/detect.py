@@ -7,11 +7,12 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 
-from edgetune import llvm
 from edgetune.cpu import architecture, checkable_features, machine_features, model_name
 from edgetune.errors import TargetError
 from edgetune.machine import Caches, caches, usable_cores
-from edgetune.targets import LOCAL, Target, list_targets
+from edgetune.targets import llvm
+from edgetune.targets.files import LOCAL, list_targets
+from edgetune.targets.target import Target
 
 _TRIPLES = {
     "x86_64": "x86_64-linux-gnu",
@@ -50,8 +51,8 @@ def detect(threads: int | None = None) -> Target:
     arch = architecture()
     if not sys.platform.startswith("linux") or arch not in _TRIPLES:
         raise TargetError(
-            f"Cannot detect this machine ({platform.system()} on {platform.machine()}): known are Linux "
-            f"on {', '.join(_TRIPLES)}. Name a target instead; `edgetune targets list` shows them."
+            f"cannot detect this machine ({platform.system()} on {platform.machine()}), only Linux on "
+            f"{', '.join(_TRIPLES)}; name a target instead, 'edgetune targets list' shows them"
         )
     mtriple = _TRIPLES[arch]
     mcpu = _host_cpu(mtriple)
