@@ -1,0 +1,98 @@
+"""How a device is reached: the contract between the inventory, the transports and the sessions.
+
+A *device* is a name, the transport that reaches it, and whether it runs on this machine. A *transport*
+brings the device's runner up and says where the tracker is that leases it; the local one starts both
+here, others tunnel to them. A *session* (:mod:`edgetune.devices.session`) is a lease on the device.
+
+Nothing but :mod:`edgetune.devices.local` may assume that a device is this machine.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol, Self, runtime_checkable
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where a device can be leased: the tracker's address as seen from here, and the device's key."""
+
+    host: str
+    port: int
+    key: str
+
+    def __str__(self) -> str:
+        """Return ``key@host:port``."""
+        return f"{self.key}@{self.host}:{self.port}"
+
+
+@runtime_checkable
+class Transport(Protocol):
+    """Makes one device reachable.
+
+    Ownership: whoever enters the context owns the processes and tunnels behind it; leaving it, or the
+    death of the owning process by any signal, ends them all. Threads: ``endpoint`` may be called from
+    any thread, the rest from the owner's only.
+    """
+
+    def __enter__(self) -> Self:
+        """Begin to bring the device up, without waiting for it."""
+        ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """End every process and tunnel that was started."""
+        ...
+
+    def endpoint(self, timeout_s: float) -> Endpoint:
+        """Wait until the device can be leased, and return where.
+
+        Raises:
+            DeviceError: it did not come up in time; the message says what to look at.
+        """
+        ...
+
+    def revive(self) -> None:
+        """Check the device after its connection broke; start again what has died.
+
+        Raises:
+            DeviceError: it cannot be brought back.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Device:
+    """A device that kernels can be measured on.
+
+    Attributes:
+        name: as in the inventory and in the tuning logs.
+        transport: how it is reached.
+        shares_host: whether it runs on the cores that edgetune itself searches and builds with, so that
+            measuring must wait for those to be idle.
+        threads: how many threads kernels run on.
+    """
+
+    name: str
+    transport: Transport
+    shares_host: bool
+    threads: int
+
+    def up(self) -> AbstractContextManager[Transport]:
+        """Return the context in which the device is reachable."""
+        return self.transport
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a server that listens on ``host``."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
