@@ -30,6 +30,6 @@ def data_path(kind: str) -> Path:
     if (checkout / "pyproject.toml").is_file() and (checkout / kind).is_dir():
         return checkout / kind
     raise ToolchainError(
-        f"The data folder '{kind}' of edgetune is missing (looked for {installed}). "
-        "The installation is damaged: run `pip install --force-reinstall --no-deps edgetune`."
+        f"the data folder {kind} of edgetune is missing (looked for {installed}), so the installation is "
+        "damaged; run 'pip install --force-reinstall --no-deps edgetune'"
     )

@@ -121,8 +121,8 @@ def link_shared_fcompile(target: Target) -> Callable[..., None]:
         foreign = [path.name for path in objects if path.suffix != ".o"]
         if foreign:
             raise ToolchainError(
-                f"Cannot link {', '.join(foreign)} for target '{target.name}': only LLVM object "
-                "files can be linked without a compiler. Compile the module for an llvm target."
+                f"cannot link {', '.join(foreign)} for target {target.name}: only object files can be linked "
+                "without a compiler; compile the module for a target of kind llvm or cuda"
             )
         page = target.toolchain.page_size_bytes
         link_shared(objects, Path(file_name), target.mtriple, page_size_bytes=page)
@@ -156,8 +156,8 @@ def find_linker(arch: str) -> Linker:
         if path is not None:
             return Linker((path,), driver)
     raise ToolchainError(
-        f"No linker for {arch} was found: the package 'ziglang' is missing, and PATH has none of "
-        f"{', '.join(name for name, _ in candidates)}. Run `pip install ziglang`."
+        f"no linker for {arch} was found: the package ziglang is missing, and PATH has none of "
+        f"{', '.join(name for name, _ in candidates)}; run 'pip install ziglang'"
     )
 
 
@@ -175,8 +175,8 @@ def check_pins() -> None:
     if wrong:
         install = " ".join(f"{package}=={version}" for package, version in PINS.items())
         raise ToolchainError(
-            f"Wrong versions of pinned packages: {'; '.join(wrong)}. Other combinations crash "
-            f"while tuning. Run `pip install {install}`."
+            f"wrong versions of pinned packages: {', '.join(wrong)}; other combinations crash while tuning; "
+            f"run 'pip install {install}'"
         )
 
 
@@ -213,8 +213,8 @@ def _known_architecture(mtriple: str) -> str:
     arch = architecture(mtriple.split("-")[0])
     if arch not in _EMULATION:
         raise ToolchainError(
-            f"Cannot link for '{mtriple}': edgetune links ELF libraries for "
-            f"{', '.join(_EMULATION)}. Use a target with one of these architectures."
+            f"cannot link for {mtriple}: edgetune links ELF libraries for {', '.join(_EMULATION)}; "
+            "use a target with one of these architectures"
         )
     return arch
 
@@ -297,13 +297,13 @@ def _run(command: Sequence[str], output: Path) -> None:
         )
     except subprocess.TimeoutExpired as error:
         raise ToolchainError(
-            f"Linking {output.name} did not end within {_LINK_TIMEOUT_S} s. Is the disk or the "
-            "machine overloaded? Try again."
+            f"linking {output.name} did not end within {_LINK_TIMEOUT_S} s; "
+            "try again when the machine is less busy"
         ) from error
     except OSError as error:
         raise ToolchainError(
-            f"Cannot start the linker {command[0]}: {error.strerror}. "
-            "Run `pip install --force-reinstall ziglang`."
+            f"cannot start the linker {command[0]}: {error.strerror}; "
+            "run 'pip install --force-reinstall ziglang'"
         ) from error
     if done.returncode == 0:
         return
@@ -312,12 +312,12 @@ def _run(command: Sequence[str], output: Path) -> None:
         raise _cannot_write(output, "No space left on device")
     first = "; ".join(message.splitlines()[:5]) or f"exit status {done.returncode}"
     raise ToolchainError(
-        f"Linking {output.name} with {Path(command[0]).name} failed: {first}. Are the objects "
-        "compiled for the same architecture as the target?"
+        f"linking {output.name} with {Path(command[0]).name} failed: {first}; "
+        "check that the objects are whole and compiled for the target's architecture"
     )
 
 
 def _cannot_write(output: Path, reason: str) -> OutputError:
     return OutputError(
-        f"Cannot write {output}: {reason}. Choose a folder that exists, is writable and has space."
+        f"cannot write {output}: {reason}; choose a folder that exists, is writable and has space"
     )

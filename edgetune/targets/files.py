@@ -7,12 +7,11 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from edgetune.errors import TargetError, did_you_mean
 from edgetune.resources import data_path
 from edgetune.targets.target import Gpu, Target, Toolchain
-
 
 LOCAL = "local"
 
@@ -125,7 +124,8 @@ def _explain(error: ValidationError) -> str:
     for item in error.errors():
         field = ".".join(str(part) for part in item["loc"])
         if item["type"] == "extra_forbidden":
-            known = {"gpu": Gpu, "toolchain": Toolchain}.get(field.partition(".")[0], Target).model_fields
+            table: type[BaseModel] = {"gpu": Gpu, "toolchain": Toolchain}.get(field.split(".")[0], Target)
+            known = table.model_fields
             problems.append(f"unknown field '{field}', {did_you_mean(field.rpartition('.')[2], known)}")
         elif item["type"] == "missing":
             problems.append(f"field '{field}' is missing")

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import os
 import re
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from edgetune.cpu import architecture
-from edgetune.errors import TargetError
+from edgetune.errors import TargetError, did_you_mean
 
 _stderr_lock = threading.Lock()
 
@@ -61,25 +60,16 @@ def check(name: str, mtriple: str, mcpu: str, mattr: tuple[str, ...]) -> None:
     """
     if mcpu not in known_cpus(mtriple):
         raise TargetError(
-            f"Target '{name}': LLVM knows no CPU '{mcpu}' for {mtriple}. {nearest(mcpu, known_cpus(mtriple))}"
+            f"target {name}: LLVM knows no CPU {mcpu!r} (mcpu) for {mtriple}; "
+            f"{did_you_mean(mcpu, known_cpus(mtriple))}"
         )
     for attribute in mattr:
         feature = attribute[1:]
         if feature not in known_features(mtriple) and not _llvm_accepts(mtriple, mcpu, feature):
             raise TargetError(
-                f"Target '{name}': LLVM knows no feature '{feature}' (in mattr) for {mtriple}. "
-                f"{nearest(feature, known_features(mtriple))}"
+                f"target {name}: LLVM knows no feature {feature!r} (in mattr) for {mtriple}; "
+                f"{did_you_mean(feature, sorted(known_features(mtriple)))}"
             )
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """Return a sentence naming the known words nearest to a mistaken one."""
-    # Punctuation is what people get wrong most: 'cortex_a72', 'avx512-vnni'.
-    plain = {re.sub(r"[^a-z0-9]", "", name.lower()): name for name in sorted(known)}
-    close = difflib.get_close_matches(re.sub(r"[^a-z0-9]", "", word.lower()), plain, n=4, cutoff=0.5)
-    if not close:
-        return f"Known are: {', '.join(sorted(known))}."
-    return f"Did you mean {' or '.join(repr(plain[match]) for match in close)}?"
 
 
 def vector_shape(arch: str, features: frozenset[str]) -> tuple[int, int]:
