@@ -102,6 +102,7 @@ class _TargetLine(_Strict):
     mattr: tuple[str, ...]
     threads: int
     vector_bits: int
+    gpu_arch: str = ""
 
     def value(self) -> TargetInfo:
         return checked_target(TargetInfo(**{name: getattr(self, name) for name in _TargetLine.model_fields}))

@@ -25,7 +25,14 @@ from edgetune.errors import LogsError
 from edgetune.logs.database import TuningLogs
 from edgetune.logs.exchange import ImportResult, store
 from edgetune.logs.lines import Line, broken, read_lines
-from edgetune.logs.values import MAX_SECONDS, InvalidRecordError, TargetInfo, TargetLike, checked
+from edgetune.logs.values import (
+    MAX_SECONDS,
+    InvalidRecordError,
+    TargetInfo,
+    TargetLike,
+    checked,
+    gpu_arch_of,
+)
 from edgetune.records import Failure, FailureKind, Record, Stage, Timing
 
 WORKLOADS = "database_workload.json"
@@ -94,9 +101,8 @@ def matches(described: Mapping[str, Any] | None, target: TargetLike) -> bool:
         return True
     if described.get("kind") != str(target.kind):
         return False
-    theirs = {key: described[key] for key in ("mcpu", "arch", "num-cores") if described.get(key)}
-    ours = {"mcpu": target.mcpu, "arch": getattr(target, "arch", None), "num-cores": target.threads}
-    if any(ours[key] not in (None, theirs[key]) for key in theirs):
+    ours = {"mcpu": target.mcpu, "arch": gpu_arch_of(target), "num-cores": target.threads}
+    if any(described.get(key) not in (None, ours[key]) for key in ours):
         return False
     triple = described.get("mtriple")
     if triple and str(triple).partition("-")[0] != target.mtriple.partition("-")[0]:

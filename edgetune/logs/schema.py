@@ -66,4 +66,5 @@ targets = Table(
     Column("mattr", JSON, nullable=False),
     Column("threads", Integer, nullable=False),
     Column("vector_bits", Integer, nullable=False),
+    Column("gpu_arch", String(32), nullable=False),
 )

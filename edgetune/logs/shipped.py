@@ -1,20 +1,19 @@
-"""The records that come with edgetune, as a layer below the user's own.
+"""The records that come with edgetune: files of ``tuning_logs/``, read as logs in memory.
 
-A file of the folder ``tuning_logs`` is named ``NAME-FINGERPRINT.jsonl`` and holds records of that one
-target; so only the file of the target asked for is read.
+A file is named ``NAME-FINGERPRINT.jsonl``, starts with the line of its target and holds records of that
+target only; so what is read is the file of the target asked for and those of similar targets.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cached_property
 from pathlib import Path
 
 from edgetune.errors import LogsError
 from edgetune.logs.database import TuningLogs
-from edgetune.logs.exchange import read_file
+from edgetune.logs.exchange import read_file, store
 from edgetune.logs.opening import open_logs
-from edgetune.logs.similar import similar
+from edgetune.logs.similar import similar, similar_targets
 from edgetune.logs.values import TargetInfo, TargetLike, fingerprint_of
 from edgetune.records import Record
 
@@ -29,48 +28,60 @@ def shipped_records(target: str | TargetLike, folder: Path | None = None) -> lis
     Raises:
         LogsError: a shipped file is damaged, or holds records of another target than its name says.
     """
-    fingerprint = fingerprint_of(target)
-    found: list[Record] = []
-    for path in _files(folder, fingerprint):
-        found.extend(value for value in _values(path) if isinstance(value, Record))
-    return found
+    files = _files(folder, fingerprint_of(target))
+    return [value for path in files for value in _values(path) if isinstance(value, Record)]
+
+
+def open_shipped(target: TargetLike, folder: Path | None = None) -> TuningLogs:
+    """The shipped records for a target and for those similar to it, as logs in memory.
+
+    They are a layer below the user's logs: ask those first. Nothing written here is kept.
+
+    Raises:
+        LogsError: a shipped file is damaged, or holds records of another target than its name says.
+    """
+    logs = open_logs("sqlite://")
+    files = {_target_of(path): path for path in _files(folder)}
+    own = [info for info in files if info.fingerprint == target.fingerprint]
+    for info in own + similar_targets(list(files), target):
+        store(logs, iter(_values(files[info])))
+    return logs
 
 
 class LayeredLogs:
     """The user's logs above the shipped records: what ``compile`` reads.
 
-    A user's record of a workload, measured on a machine of theirs, always comes before a shipped one.
-    Nothing is ever written through it. Safe to share between threads as ``TuningLogs`` is.
+    A record measured on a machine of the user's always comes before a shipped one. Nothing is ever
+    written through it. The logs stay the caller's to close. Not for several threads at once.
+
+    Args:
+        logs: the user's.
+        folder: of the shipped files; default is what came with this edgetune.
     """
 
     def __init__(self, logs: TuningLogs, folder: Path | None = None) -> None:
-        self.logs = logs
+        self._logs = logs
         self._folder = folder
-        self._loaded: dict[str, TuningLogs] = {}
+        self._shipped: dict[str, TuningLogs] = {}
 
-    def best(self, workload: str, target: str | TargetLike) -> Record | None:
+    def best(self, workload: str, target: TargetLike) -> Record | None:
         """The user's fastest record of a workload on one target, else the shipped one, else None."""
-        return self.logs.best(workload, target) or self._shipped(target).best(workload, target)
+        return self._logs.best(workload, target) or self._below(target).best(workload, target)
 
-    def records(self, workloads: Iterable[str], target: str | TargetLike) -> list[Record]:
+    def records(self, workloads: Iterable[str], target: TargetLike) -> list[Record]:
         """All records of ``workloads`` for one target: the user's, then the shipped."""
         wanted = list(workloads)
-        return self.logs.records(wanted, target) + self._shipped(target).records(wanted, target)
+        return self._logs.records(wanted, target) + self._below(target).records(wanted, target)
 
     def similar(self, workload: str, target: TargetLike, limit: int = 4) -> list[Record]:
-        """The best records of a workload on the closest other targets, see ``similar.similar``."""
-        found = similar(self.logs, workload, target, limit)
-        return (found + similar(self._all_shipped, workload, target, limit))[:limit]
+        """The best records of a workload on the closest other targets: the user's, then the shipped."""
+        own = similar(self._logs, workload, target, limit)
+        return (own + similar(self._below(target), workload, target, limit))[:limit]
 
-    def _shipped(self, target: str | TargetLike) -> TuningLogs:
-        fingerprint = fingerprint_of(target)
-        if fingerprint not in self._loaded:
-            self._loaded[fingerprint] = _load(_files(self._folder, fingerprint))
-        return self._loaded[fingerprint]
-
-    @cached_property
-    def _all_shipped(self) -> TuningLogs:
-        return _load(_files(self._folder))
+    def _below(self, target: TargetLike) -> TuningLogs:
+        if target.fingerprint not in self._shipped:
+            self._shipped[target.fingerprint] = open_shipped(target, self._folder)
+        return self._shipped[target.fingerprint]
 
 
 def _files(folder: Path | None, fingerprint: str = "*") -> list[Path]:
@@ -81,15 +92,12 @@ def _files(folder: Path | None, fingerprint: str = "*") -> list[Path]:
     return sorted(folder.glob(f"*-{fingerprint}.jsonl"))
 
 
-def _load(paths: Iterable[Path]) -> TuningLogs:
-    logs = open_logs("sqlite://")
-    for path in paths:
-        values = _values(path)
-        logs.add_many(value for value in values if isinstance(value, Record))
-        for value in values:
-            if isinstance(value, TargetInfo):
-                logs.register_target(value)
-    return logs
+def _target_of(path: Path) -> TargetInfo:
+    """The target of a shipped file, from its first line."""
+    first = next(read_file(path), None)
+    if not isinstance(first, TargetInfo):
+        raise _damaged(path, "does not start with the line of its target")
+    return first
 
 
 def _values(path: Path) -> list[Record | TargetInfo]:
@@ -97,11 +105,13 @@ def _values(path: Path) -> list[Record | TargetInfo]:
     fingerprint = path.stem.rpartition("-")[2]
     found: list[Record | TargetInfo] = []
     for value in read_file(path):
-        named = value.target if isinstance(value, Record) else value.fingerprint if value else None
-        if value is None or named != fingerprint:
-            raise LogsError(
-                f"{path}: damaged: a line is incomplete or for another target than {fingerprint}; "
-                "install edgetune again"
-            )
+        if value is None:
+            raise _damaged(path, "has an incomplete line")
+        if fingerprint != (value.target if isinstance(value, Record) else value.fingerprint):
+            raise _damaged(path, "has a line for another target than its name says")
         found.append(value)
     return found
+
+
+def _damaged(path: Path, what: str) -> LogsError:
+    return LogsError(f"the shipped tuning logs {path} are damaged: the file {what}; install edgetune again")

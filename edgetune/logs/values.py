@@ -55,7 +55,8 @@ class TargetInfo:
     """A target as the logs remember it, enough to judge how close another one is.
 
     ``mattr`` holds CPU features as LLVM writes them (``+dotprod``); ``vector_bits`` the width of a
-    vector register.
+    vector register; ``gpu_arch`` is the GPU's (``sm_87``), empty for a CPU, and the CPU beside a GPU is the
+    one that drives it.
     """
 
     fingerprint: str
@@ -66,6 +67,7 @@ class TargetInfo:
     mattr: tuple[str, ...]
     threads: int
     vector_bits: int
+    gpu_arch: str = ""
 
     @staticmethod
     def of(target: TargetLike) -> TargetInfo:
@@ -79,7 +81,15 @@ class TargetInfo:
             mattr=tuple(target.mattr),
             threads=target.threads,
             vector_bits=target.vector_bits,
+            gpu_arch=gpu_arch_of(target),
         )
+
+
+def gpu_arch_of(target: TargetLike) -> str:
+    """The architecture of the target's GPU, as ``sm_87``; empty for a CPU."""
+    if isinstance(target, TargetInfo):
+        return target.gpu_arch
+    return str(getattr(getattr(target, "gpu", None), "arch", ""))
 
 
 def fingerprint_of(target: str | TargetLike) -> str:
@@ -146,7 +156,7 @@ def checked_target(info: TargetInfo) -> TargetInfo:
         InvalidRecordError: says which field breaks which rule.
     """
     _checked_key("fingerprint", info.fingerprint)
-    for field, limit in (("name", 256), ("kind", 32), ("mtriple", 128), ("mcpu", 128)):
+    for field, limit in (("name", 256), ("kind", 32), ("mtriple", 128), ("mcpu", 128), ("gpu_arch", 32)):
         _checked_text(field, getattr(info, field), limit)
     if len(info.mattr) > 512:
         raise InvalidRecordError("mattr has over 512 entries")

@@ -19,5 +19,6 @@ def upgrade() -> None:
         sa.Column("mattr", sa.JSON, nullable=False),
         sa.Column("threads", sa.Integer, nullable=False),
         sa.Column("vector_bits", sa.Integer, nullable=False),
+        sa.Column("gpu_arch", sa.String(32), nullable=False),
     )
     op.create_index("edgetune_records_best", "edgetune_records", ["target", "workload", "median_s"])
