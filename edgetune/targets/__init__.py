@@ -10,7 +10,17 @@
 Importing this package imports pydantic, but not TVM.
 """
 
-from edgetune.targets.files import LOCAL, detect_local, list_targets, load_target, to_toml
+from edgetune.targets.files import LOCAL, detect_local, list_targets, load_target, to_toml, write_target
 from edgetune.targets.target import Gpu, Target, Toolchain
 
-__all__ = ["LOCAL", "Gpu", "Target", "Toolchain", "detect_local", "list_targets", "load_target", "to_toml"]
+__all__ = [
+    "LOCAL",
+    "Gpu",
+    "Target",
+    "Toolchain",
+    "detect_local",
+    "list_targets",
+    "load_target",
+    "to_toml",
+    "write_target",
+]

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
-from edgetune.errors import TargetError, did_you_mean
+from edgetune.errors import OutputError, TargetError, did_you_mean
 from edgetune.resources import data_path
 from edgetune.targets.target import Gpu, Target, Toolchain
 
 LOCAL = "local"
+
+_NEEDS_ESCAPE = re.compile(r'[\\"\x00-\x09\x0b-\x1f\x7f]')
+
+_FIELDS = {
+    "": [*Target.model_fields, "host"],
+    "gpu": list(Gpu.model_fields),
+    "toolchain": list(Toolchain.model_fields),
+}
 
 
 def load_target(name_or_path: str | Path) -> Target:
@@ -71,9 +81,28 @@ def to_toml(target: Target) -> str:
     return "\n".join(lines) + "\n"
 
 
+def write_target(target: Target, path: Path) -> None:
+    """Write a target file; it will be loaded under the name of the file's stem.
+
+    Raises:
+        OutputError: the file cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_text(to_toml(target), encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise OutputError(
+            f"cannot write the target file {path}: {error.strerror}; choose another place for it"
+        ) from error
+
+
 def _toml_value(value: object) -> str:
     if isinstance(value, list):
         return "[" + ", ".join(_toml_value(item) for item in value) + "]"
+    if isinstance(value, str) and "\n" in value and not _NEEDS_ESCAPE.search(value):
+        return f'"""\n{value}"""'
     # JSON's strings and integers are TOML's, as long as no character is split into surrogates.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
@@ -124,8 +153,7 @@ def _explain(error: ValidationError) -> str:
     for item in error.errors():
         field = ".".join(str(part) for part in item["loc"])
         if item["type"] == "extra_forbidden":
-            table: type[BaseModel] = {"gpu": Gpu, "toolchain": Toolchain}.get(field.split(".")[0], Target)
-            known = table.model_fields
+            known = _FIELDS.get(field.split(".")[0], _FIELDS[""])
             problems.append(f"unknown field '{field}', {did_you_mean(field.rpartition('.')[2], known)}")
         elif item["type"] == "missing":
             problems.append(f"field '{field}' is missing")

@@ -1,0 +1,116 @@
+"""``edgetune targets``: what kernels can be compiled for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from edgetune.cli import options
+from edgetune.cli.output import Output
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from edgetune.targets import Target
+
+app = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
+
+
+@app.callback()
+def targets() -> None:
+    """List, show and detect targets: what kernels are compiled for.
+
+    A target is 'local' (this machine), the name of a shipped one, or a path to a TOML file;
+    'edgetune targets show NAME > mine.toml' is the start of a file of your own.
+    """
+
+
+@app.command("list")
+def list_(
+    json: options.JsonOption = False,
+    verbose: options.VerboseOption = 0,
+    quiet: options.QuietOption = False,
+) -> None:
+    """List the shipped targets."""
+    from edgetune.targets import list_targets
+
+    with Output(json=json, verbose=verbose, quiet=quiet) as out:
+        known = list_targets()
+
+        def table(console: Console) -> None:
+            from rich.table import Table
+
+            rows = Table("name", "kind", "cpu or gpu", "threads", "vector", "description", box=None)
+            for target in known:
+                unit = target.gpu.arch if target.gpu else target.mcpu
+                vector = f"{target.vector_bits} x {target.vector_registers}"
+                rows.add_row(target.name, target.kind, unit, str(target.threads), vector, target.description)
+            console.print(rows)
+
+        out.result({"targets": [_fields(target) for target in known]}, table)
+
+
+@app.command()
+def show(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="TARGET", help="'local', a name, or a path to a TOML file.", show_default=False
+        ),
+    ],
+    json: options.JsonOption = False,
+    verbose: options.VerboseOption = 0,
+    quiet: options.QuietOption = False,
+) -> None:
+    """Show one target, in the form of a target file."""
+    from edgetune.targets import load_target
+
+    with Output(json=json, verbose=verbose, quiet=quiet) as out:
+        target = load_target(name)
+        out.result(_fields(target), _text(target))
+
+
+@app.command()
+def detect(
+    out_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="FILE",
+            help="Write the target file there.  [default: stdout]",
+            show_default=False,
+        ),
+    ] = None,
+    threads: options.ThreadsOption = None,
+    json: options.JsonOption = False,
+    verbose: options.VerboseOption = 0,
+    quiet: options.QuietOption = False,
+) -> None:
+    """Describe this machine's CPU as a target file.
+
+    The features are those the kernel reports, whatever the CPU's name implies; the cores are those
+    this process may use by its affinity mask and the CPU quota of its cgroups.
+    """
+    from edgetune.targets import detect_local, write_target
+
+    with Output(json=json, verbose=verbose, quiet=quiet) as out:
+        target = detect_local(threads)
+        if out_file is None:
+            out.result(_fields(target), _text(target))
+            return
+        write_target(target, out_file)
+        written = f"wrote {out_file}; use it with --target {out_file}"
+        out.result(_fields(target) | {"file": str(out_file)}, written)
+
+
+def _fields(target: Target) -> dict[str, Any]:
+    return target.model_dump(mode="json", exclude_none=True) | {"fingerprint": target.fingerprint}
+
+
+def _text(target: Target) -> str:
+    from edgetune.targets import to_toml
+
+    return f"# {target.name}, fingerprint {target.fingerprint}\n{to_toml(target)}".rstrip("\n")
