@@ -12,7 +12,6 @@ import ctypes
 import functools
 import importlib.util
 import logging
-import os
 import sys
 import tempfile
 import threading
@@ -24,8 +23,10 @@ from typing import Any
 import numpy as np
 
 from edgetune.bundle import manifest as m
+from edgetune.bundle.inputs import check_inputs
 from edgetune.bundle.reader import Bundle, check_loadable, open_bundle
-from edgetune.errors import BundleError, ToolchainError, UsageError, did_you_mean
+from edgetune.errors import BundleError, ToolchainError, UsageError
+from edgetune.machine import usable_cpus
 from edgetune.records import TensorSpec
 
 log = logging.getLogger(__name__)
@@ -109,7 +110,7 @@ class LoadedModel:
             UsageError: an input is missing, unknown, or has another dtype or shape.
             BundleError: the library failed.
         """
-        arrays = self._checked(inputs)
+        arrays = check_inputs(self.inputs, inputs, self.name)
         with self._lock:
             _use_threads(self.threads)
             for name, array in arrays.items():
@@ -126,31 +127,6 @@ class LoadedModel:
         """
         function = (lambda *_: 0) if observer is None else observer
         self._machine["set_instrument"](_engine().convert(function))
-
-    def _checked(self, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        if not isinstance(inputs, Mapping):
-            raise UsageError(
-                f"the inputs of {self.name} are a {type(inputs).__name__}; give a dictionary of arrays by "
-                f"name ({', '.join(self._buffers)})"
-            )
-        for name in inputs:
-            if name not in self._buffers:
-                raise UsageError(f"{self.name} has no input {name!r}; {did_you_mean(name, self._buffers)}")
-        arrays = {}
-        for spec in self.inputs:
-            if spec.name not in inputs:
-                raise UsageError(
-                    f"input {spec.name!r} of {self.name} is missing; give {spec.dtype}{list(spec.shape)}"
-                )
-            array = np.asarray(inputs[spec.name])
-            if array.dtype != np.dtype(spec.dtype) or array.shape != spec.shape:
-                raise UsageError(
-                    f"input {spec.name!r} of {self.name} is {array.dtype}{list(array.shape)}, expected is "
-                    f"{spec.dtype}{list(spec.shape)}; convert it with astype or reshape, or compile the "
-                    "model for this shape"
-                )
-            arrays[spec.name] = array
-        return arrays
 
     def _take(self, result: Any) -> dict[str, np.ndarray]:
         """The outputs as arrays, copied only where they are not fresh memory of this run.
@@ -281,14 +257,8 @@ def _aligned_empty(spec: TensorSpec) -> np.ndarray:
     return memory[start : start + size].view(spec.dtype).reshape(spec.shape)
 
 
-def _usable_cpus() -> list[int]:
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))
-
-
 def _possible_threads(built_for: int, wanted: int | None) -> int:
-    cpus = len(_usable_cpus())
+    cpus = len(usable_cpus())
     threads = wanted or built_for
     if threads > cpus:
         # More threads than CPUs would spin against each other, many times slower.
@@ -309,7 +279,7 @@ def _use_threads(count: int) -> None:
     """
     if getattr(_thread_state, "count", None) == count:
         return
-    _thread_state.cpus = getattr(_thread_state, "cpus", None) or _usable_cpus()
+    _thread_state.cpus = getattr(_thread_state, "cpus", None) or sorted(usable_cpus())
     cpus = [str(cpu) for cpu in _fastest(_thread_state.cpus, count)]
     configure = _engine().get_global_func("runtime.config_threadpool")
     if not hasattr(_thread_state, "count"):

@@ -6,5 +6,7 @@ A bundle is a directory, or one ``.tar`` of it (docs/bundle.md describes the for
 * ``assemble.py``  compiled model + model + target -> bundle, written atomically
 * ``storage.py``   the files of a bundle, in a directory or in a ``.tar``
 * ``atomic.py``    a finished path takes the place of an older one
+* ``arrays.py``    arrays by name in ``.npz`` files
+* ``inputs.py``    given, recorded or random inputs, checked
 * ``reader.py``    opens a bundle and checks it: files, versions, machine
 """

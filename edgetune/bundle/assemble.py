@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edgetune.bundle import manifest as m
+from edgetune.bundle.arrays import write_npz
 from edgetune.bundle.atomic import publish, staging, writing
 from edgetune.bundle.storage import is_bundle, write_tar
 from edgetune.errors import MismatchError, OutputError
@@ -138,7 +139,7 @@ def _reference_bytes(prepared: PreparedModel) -> bytes:
     arrays = {f"input:{name}": value for name, value in prepared.reference_inputs.items()}
     arrays |= {f"output:{name}": value for name, value in prepared.reference_outputs.items()}
     buffer = io.BytesIO()
-    np.savez(buffer, allow_pickle=False, **arrays)
+    write_npz(buffer, arrays)
     return buffer.getvalue()
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from edgetune.errors import BundleError
 from edgetune.records import TensorSpec
 
-FORMAT = "edgetune-bundle"
+FORMAT: Final = "edgetune-bundle"
 SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
 LIBRARY = "model.so"
@@ -28,7 +28,12 @@ REFERENCE = "reference.npz"
 ALIGNMENT_BYTES = 64
 """Kernels load tensors with aligned vector instructions of up to 512 bits."""
 
-DTYPES = frozenset("bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split())
+DTYPES = frozenset(
+    [
+        *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+        *("float16", "float32", "float64"),
+    ]
+)
 
 
 class _Part(BaseModel):
@@ -157,7 +162,7 @@ class Manifest(_Part):
     pairs of all kernels that were built from records.
     """
 
-    format: Literal["edgetune-bundle"] = FORMAT
+    format: Literal["edgetune-bundle"] = "edgetune-bundle"
     schema_version: int = SCHEMA_VERSION
     model: ModelEntry
     inputs: tuple[Tensor, ...]

@@ -1,0 +1,11 @@
+"""Sides: ways to run a model, each in a process of its own, behind one small protocol.
+
+Comparing and benchmarking put two of them side by side. Processes of their own, because two thread
+pools in one process spin against each other, and because a crash of one must end in a message.
+
+* ``base.py``         what a side is; the registry; a side of one's own is a name or a ``.py`` file
+* ``bundle_side.py``  an edgetune bundle
+* ``onnxruntime_side.py``  ONNX Runtime
+* ``worker.py``       the child process: reads requests, answers with one JSON object a line
+* ``process.py``      the parent's end: starts, asks, times out, reports a crash
+"""

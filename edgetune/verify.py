@@ -1,0 +1,191 @@
+"""Compares a bundle's outputs with ONNX Runtime's, value by value.
+
+A value fails when its absolute error exceeds ``atol`` and its relative error exceeds ``rtol``: small
+values may be off by a little absolutely, large ones by a little relatively. Equal values pass whatever
+they are; NaN equals NaN, infinity equals infinity of the same sign.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgetune.bundle.inputs import choose_inputs
+from edgetune.bundle.reader import Bundle, open_bundle
+from edgetune.errors import DeviceError, UsageError
+from edgetune.records import CompareResult, OutputDifference
+from edgetune.sides.files import Model, side_files
+from edgetune.sides.process import SideProcess
+
+TOLERANCES: Mapping[str, tuple[float, float]] = {
+    "float64": (1e-3, 1e-4),
+    "float32": (1e-3, 1e-4),
+    "float16": (1e-2, 1e-3),
+    "int8": (0.0, 1.0),
+    "uint8": (0.0, 1.0),
+}
+"""``(rtol, atol)`` by dtype of the reference; every other dtype must be equal.
+
+float32: summing in another order, as every schedule does, moves results of deep networks by some
+1e-5 of their scale, polynomials for exp and tanh by as much; a wrong kernel is off by far more.
+float64 is no tighter because models mix it with float32. float16 has 11 bits: 5e-4 for one rounding.
+8-bit integers are mostly quantised: a value on the edge may round to the neighbouring step.
+"""
+
+
+def compare(
+    bundle: str | Path,
+    model: Model | None = None,
+    rtol: float | None = None,
+    atol: float | None = None,
+    inputs: str | Path | Mapping[str, Any] | None = None,
+    device: str | None = None,
+) -> CompareResult:
+    """Compare a bundle's outputs with ONNX Runtime's, each run in a process of its own.
+
+    With neither ``model`` nor ``inputs``, the bundle is compared with the outputs of the original model
+    that were recorded when it was built. Else ONNX Runtime runs: ``model``, or the ONNX model in
+    the bundle.
+
+    Args:
+        bundle: the bundle.
+        model: the original ONNX model: a path, bytes or ``ModelProto``.
+        rtol: relative tolerance for all outputs; by default that of TOLERANCES for each dtype.
+        atol: absolute tolerance, likewise.
+        inputs: a ``.npz`` file or arrays by name; the recorded ones by default, random ones where
+            the bundle has none.
+        device: where the bundle runs; only ``local`` so far.
+
+    Raises:
+        UsageError: a tolerance is negative, or the inputs do not fit the model.
+        BundleError: the bundle is damaged or for another machine.
+        DeviceError: the device is not this machine.
+    """
+    _check_tolerances(rtol, atol)
+    if device not in (None, "local"):
+        raise DeviceError(f"a bundle cannot be compared on {device!r}; leave --device away to compare here")
+    opened = open_bundle(bundle)
+    recorded = opened.reference() if model is None and inputs is None else None
+    chosen = choose_inputs(opened, inputs)
+    threads = opened.manifest.threads
+    with side_files(opened, model, chosen) as files:
+        # The bundle first: what is wrong with it is of more interest than a missing model.
+        with SideProcess(files.spec("edgetune", threads)) as side:
+            actual = side.outputs()
+        if recorded is not None:
+            expected, reference = recorded[1], "the recorded outputs of ONNX Runtime"
+        else:
+            with SideProcess(files.spec("onnxruntime", threads)) as side:
+                expected, reference = side.outputs(), side.version
+    names = [item.name for item in opened.manifest.outputs]
+    outputs = tuple(
+        difference(name, expected.get(name), actual[name], rtol=rtol, atol=atol) for name in names
+    )
+    passed = all(output.passed for output in outputs)
+    return CompareResult(passed, outputs, reference, _notes(opened, model))
+
+
+def difference(
+    name: str,
+    expected: np.ndarray | None,
+    actual: np.ndarray,
+    *,
+    rtol: float | None = None,
+    atol: float | None = None,
+) -> OutputDifference:
+    """Compare one output with its reference.
+
+    Args:
+        name: the output's name.
+        expected: the reference; None where it has no such output.
+        actual: what the bundle gave.
+        rtol: relative tolerance; by default that of TOLERANCES for the reference's dtype.
+        atol: absolute tolerance, likewise.
+    """
+    dtype = actual.dtype.name if expected is None else expected.dtype.name
+    default_rtol, default_atol = TOLERANCES.get(dtype, (0.0, 0.0))
+    rtol = default_rtol if rtol is None else rtol
+    atol = default_atol if atol is None else atol
+    problem = _structural_problem(expected, actual)
+    if problem or expected is None:
+        return OutputDifference(
+            name, False, math.inf, math.inf, rtol, atol, actual.size, actual.size,
+            passing_atol=math.inf, passing_rtol=math.inf, problem=problem,
+        )  # fmt: skip
+    abs_error, rel_error = _errors(expected, actual)
+    failing = (abs_error > atol) & (rel_error > rtol)
+    position = value = wanted = None
+    if failing.any():
+        position = tuple(int(part) for part in np.unravel_index(int(failing.argmax()), failing.shape))
+        value, wanted = actual[position].item(), expected[position].item()
+    # Where the reference is zero, a relative error says nothing as long as the absolute one is allowed.
+    telling = (expected != 0) | (abs_error > atol)
+    return OutputDifference(
+        name=name,
+        passed=position is None,
+        max_abs_error=_largest(abs_error),
+        max_rel_error=_largest(rel_error[telling]),
+        rtol=rtol,
+        atol=atol,
+        size=actual.size,
+        failed=int(failing.sum()),
+        position=position,
+        value=value,
+        expected=wanted,
+        passing_atol=_largest(abs_error[rel_error > rtol]),
+        passing_rtol=_largest(rel_error[abs_error > atol]),
+    )
+
+
+def _structural_problem(expected: np.ndarray | None, actual: np.ndarray) -> str:
+    if expected is None:
+        return "is not among the outputs of the reference"
+    if expected.shape != actual.shape:
+        return f"has shape {list(actual.shape)} in place of {list(expected.shape)}"
+    if expected.dtype != actual.dtype:
+        return f"has dtype {actual.dtype} in place of {expected.dtype}"
+    return ""
+
+
+def _errors(expected: np.ndarray, actual: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Absolute and relative errors, zero for equal values and infinite where NaN or infinity differs."""
+    equal = expected == actual
+    if expected.dtype.kind == "f":
+        equal |= np.isnan(expected) & np.isnan(actual)
+    with np.errstate(all="ignore"):
+        reference = np.abs(expected.astype(np.float64))
+        abs_error = np.abs(actual.astype(np.float64) - expected.astype(np.float64))
+        if expected.dtype.kind != "f":
+            # Neighbouring 64-bit integers may be the same float64.
+            abs_error = np.maximum(abs_error, 1.0)
+        rel_error = abs_error / reference
+    abs_error = np.where(np.isnan(abs_error), np.inf, abs_error)
+    rel_error = np.where(np.isnan(rel_error), np.inf, rel_error)
+    return np.where(equal, 0.0, abs_error), np.where(equal, 0.0, rel_error)
+
+
+def _largest(values: np.ndarray) -> float:
+    return float(values.max(initial=0.0))
+
+
+def _check_tolerances(rtol: float | None, atol: float | None) -> None:
+    for name, value in (("rtol", rtol), ("atol", atol)):
+        if value is not None and not value >= 0:
+            raise UsageError(f"{name}={value} is not a tolerance; give a number of 0 or more")
+
+
+def _notes(bundle: Bundle, model: Model | None) -> tuple[str, ...]:
+    if model is None or not isinstance(model, bytes | str | os.PathLike):
+        return ()
+    data = model if isinstance(model, bytes) else Path(model).expanduser().read_bytes()
+    entry = bundle.manifest.files.get("model.onnx")
+    known = {bundle.manifest.model.sha256, entry.sha256 if entry else ""}
+    if hashlib.sha256(data).hexdigest() in known:
+        return ()
+    return ("the model given is not the file that the bundle was built from: its SHA-256 differs",)
