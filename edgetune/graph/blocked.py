@@ -1,0 +1,194 @@
+"""Rewrite a Relax function into channel-blocked layout, weights packed on the way.
+
+Every value has up to two forms: plain (``[N, C, H, W]``, as imported) and blocked (``[N, ceil(C / b), H * W, b]``).
+A rule per operator says how to compute the blocked form from blocked operands; an operator without a rule, or
+whose rule declines, is computed plain. Conversions appear only where a form is asked for that does not exist yet,
+so they end up at the edges of the graph. Channels that fill no whole block are padded: padded lanes hold finite
+values that no result depends on, because the weights that would read them are zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax, te
+
+from edgetune.targets import Target
+
+
+@dataclass(frozen=True)
+class BlockedValue:
+    """A blocked tensor: its expression ``[N, ceil(C / b), H * W, b]`` and what the shape hides."""
+
+    expr: Any
+    channels: int
+    height: int
+    width: int
+
+
+class Rewriter:
+    """Rewrites one function; rules receive it as their context.
+
+    Attributes:
+        builder: emits into the new function.
+        lanes: elements of one block.
+    """
+
+    def __init__(self, mod: tvm.IRModule, target: Target, rules: dict[str, Rule]) -> None:
+        self.mod = mod
+        kernels = {var: func for var, func in mod.functions.items() if var.name_hint != "main"}
+        self.builder = relax.BlockBuilder(tvm.IRModule(kernels))
+        self.lanes = target.lanes("float32")
+        self.rules = rules
+        self._plain: dict[Any, Any] = {}
+        self._blocked: dict[Any, BlockedValue] = {}
+
+    def run(self) -> tvm.IRModule:
+        """The module with ``main`` rewritten; unchanged when main has control flow."""
+        main = self.mod["main"]
+        if not isinstance(main.body, relax.SeqExpr) or len(main.body.blocks) != 1:
+            return self.mod
+        bindings = list(main.body.blocks[0].bindings)
+        if not all(_is_straight(b) for b in bindings):
+            return self.mod
+        builder = self.builder
+        with builder.function("main", list(main.params), attrs=dict(main.attrs or {})):
+            with builder.dataflow():
+                for binding in bindings:
+                    self._bind(binding)
+                result = builder.emit_output(self.plain(main.body.body))
+            builder.emit_func_output(result)
+        mod = builder.get()
+        return relax.transform.DeadCodeElimination()(mod)
+
+    def _bind(self, binding: Any) -> None:
+        var, value = binding.var, binding.value
+        if isinstance(value, tvm.ir.Call) and isinstance(value.op, tvm.ir.Op):
+            folded = self._fold(value)
+            if folded is not None:
+                self._plain[var] = folded
+                return
+            rule = self.rules.get(value.op.name)
+            result = rule(self, value) if rule is not None else None
+            if isinstance(result, BlockedValue):
+                self._blocked[var] = result
+                return
+            if result is not None:
+                self._plain[var] = result
+                return
+        self._plain[var] = self._emit(self._substitute(value))
+
+    def _fold(self, call: Any) -> Any:
+        """Shape-only operators on constants (bias reshapes, weight transposes), folded with NumPy."""
+        fold = _FOLDS.get(call.op.name)
+        if fold is None:
+            return None
+        array = self.constant(call.args[0])
+        return None if array is None else relax.const(np.ascontiguousarray(fold(array, call)), str(array.dtype))
+
+    def _emit(self, value: Any) -> Any:
+        if isinstance(value, (tvm.ir.GenericConst, relax.Var, relax.ShapeExpr)):
+            return value
+        return self.builder.emit(value)
+
+    def emit_te(self, function: Callable[..., te.Tensor], *args: Any, name: str, **kwargs: Any) -> Any:
+        """Emit a kernel given as tensor expressions."""
+        return self.builder.emit_te(function, *args, primfunc_name_hint=name, **kwargs)
+
+    def emit(self, call: Any) -> Any:
+        """Emit an operator call."""
+        return self.builder.emit(call)
+
+    def plain(self, expr: Any) -> Any:
+        """The plain form of an expression of the old function."""
+        if isinstance(expr, relax.Tuple):
+            return relax.Tuple([self.plain(field) for field in expr.fields])
+        if not isinstance(expr, relax.Var):
+            return expr
+        if expr not in self._plain and expr in self._blocked:
+            self._plain[expr] = self.unblock(self._blocked[expr], tuple(int(d) for d in expr.ty.shape))
+        return self._plain.get(expr, expr)
+
+    def blocked_or_none(self, expr: Any) -> BlockedValue | None:
+        """The blocked form of an expression, if it was computed so."""
+        return self._blocked.get(expr) if isinstance(expr, relax.Var) else None
+
+    def blocked(self, expr: Any) -> BlockedValue:
+        """The blocked form of a 4-d expression, converted when needed."""
+        if isinstance(expr, relax.Var) and expr in self._blocked:
+            return self._blocked[expr]
+        value = self.block(self.plain(expr))
+        if isinstance(expr, relax.Var):
+            self._blocked[expr] = value
+        return value
+
+    def block(self, plain: Any) -> BlockedValue:
+        """Emit the conversion of a plain ``[N, C, H, W]`` tensor."""
+        batch, channels, height, width = (int(d) for d in plain.ty.shape)
+        lanes = self.lanes
+
+        def to_blocked(x: te.Tensor) -> te.Tensor:
+            def element(n: te.Var, c: te.Var, f: te.Var, i: te.Var) -> te.PrimExpr:
+                value = x[n, c * lanes + i, f // width, f % width]
+                if channels % lanes == 0:
+                    return value
+                return te.if_then_else(c * lanes + i < channels, value, tvm.tirx.const(0, x.dtype))
+
+            return te.compute((batch, -(-channels // lanes), height * width, lanes), element, name="to_blocked")
+
+        return BlockedValue(self.emit_te(to_blocked, plain, name="to_blocked"), channels, height, width)
+
+    def unblock(self, value: BlockedValue, shape: tuple[int, ...]) -> Any:
+        """Emit the conversion back to a plain tensor of the given shape (``[N, C, ...]``)."""
+        lanes, width = self.lanes, value.width
+
+        if value.height * value.width == 1 and value.channels % lanes == 0:
+            return self.emit(relax.op.reshape(value.expr, shape))
+
+        def to_plain(x: te.Tensor) -> te.Tensor:
+            return te.compute(
+                (shape[0], value.channels, value.height, width),
+                lambda n, c, h, w: x[n, c // lanes, h * width + w, c % lanes],
+                name="to_plain",
+            )
+
+        return self.emit_te(to_plain, value.expr, name="to_plain")
+
+    def constant(self, expr: Any) -> np.ndarray | None:
+        """The value of an expression that is a constant, else None."""
+        expr = self.plain(expr) if isinstance(expr, relax.Var) and expr in self._plain else expr
+        return np.asarray(expr.value.numpy()) if isinstance(expr, tvm.ir.GenericConst) else None
+
+    def _substitute(self, value: Any) -> Any:
+        """The same call or tuple over the new function's variables, in plain form."""
+        if isinstance(value, tvm.ir.Call):
+            args = [self.plain(a) for a in value.args]
+            return tvm.ir.Call(value.op, args, value.attrs, value.ty_args) if args else value
+        if isinstance(value, relax.TupleGetItem):
+            return relax.TupleGetItem(self.plain(value.tuple_value), value.index)
+        return self.plain(value)
+
+
+Rule = Callable[[Rewriter, Any], Any]
+
+
+def _is_straight(binding: Any) -> bool:
+    return isinstance(binding, relax.VarBinding) and not isinstance(binding.value, (relax.If, relax.Function))
+
+
+def _target_shape(call: Any) -> list[int]:
+    return [int(d) for d in call.ty.shape]
+
+
+_FOLDS: dict[str, Callable[[np.ndarray, Any], np.ndarray]] = {
+    "relax.reshape": lambda array, call: array.reshape(_target_shape(call)),
+    "relax.expand_dims": lambda array, call: array.reshape(_target_shape(call)),
+    "relax.squeeze": lambda array, call: array.reshape(_target_shape(call)),
+    "relax.permute_dims": lambda array, call: array.transpose(
+        [int(a) for a in call.attrs.axes] if call.attrs.axes is not None else None
+    ),
+}

@@ -1,0 +1,123 @@
+"""Chosen schedules applied to a lowered model, and code generated and linked."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from edgetune.graph.lower import Lowered, as_kernel
+from edgetune.kernels.registry import default_schedule
+from edgetune.records import Choice, CompiledModel
+from edgetune.targets import Target
+from edgetune.toolchain import link_shared
+
+
+def compile_model(lowered: Lowered, choices: Sequence[Choice], target: Target) -> CompiledModel:
+    """Apply one schedule to each kernel and compile the model.
+
+    Args:
+        lowered: the model's kernels.
+        choices: one for each task; a task without one gets its default schedule.
+        target: what to generate code for.
+
+    Raises:
+        ToolchainError: the library cannot be linked.
+    """
+    chosen = {choice.task.workload: choice for choice in choices}
+    scheduled = {
+        task.workload: scheduled_kernel(chosen.get(task.workload) or _default(task), target) for task in lowered.tasks
+    }
+    mod = _replace_kernels(lowered, scheduled)
+    mod, weights = lift_weights(mod)
+    executable = relax.build(mod, target=target.tvm(), relax_pipeline=_vm_pipeline(), exec_mode="bytecode")
+    with tempfile.TemporaryDirectory(prefix="edgetune-") as folder:
+        path = Path(folder, "model.so")
+        executable.export_library(
+            str(path), fcompile=lambda out, objects, **_: link_shared([Path(o) for o in objects], Path(out), target.mtriple)
+        )
+        library = path.read_bytes()
+    names = {task.workload: task.name for task in lowered.tasks}
+    symbols = {kernel: names[workload] for kernel, workload in lowered.kernels.items() if workload in names}
+    return CompiledModel(
+        library, weights, lowered.inputs, lowered.outputs, {k: v for k, v in symbols.items() if k != v}
+    )
+
+
+def _default(task: Any) -> Choice:
+    from edgetune.records import Source
+
+    return Choice(task, Source.DEFAULT)
+
+
+def scheduled_kernel(choice: Choice, target: Target) -> tvm.tirx.PrimFunc:
+    """The kernel of a task under its chosen schedule."""
+    if choice.trace is None:
+        return default_schedule(choice.task, target).mod["main"]
+    schedule = tvm.s_tir.Schedule(tvm.ir.load_json(choice.task.ir))
+    tvm.s_tir.schedule.Trace.apply_json_to_schedule(json.loads(choice.trace), schedule)
+    return schedule.mod["main"]
+
+
+def _replace_kernels(lowered: Lowered, scheduled: Mapping[str, tvm.tirx.PrimFunc]) -> tvm.IRModule:
+    """The module with every kernel under its schedule."""
+    functions = {}
+    for var, func in lowered.mod.functions.items():
+        workload = lowered.kernels.get(var.name_hint)
+        if workload in scheduled:
+            func = scheduled[workload].with_attr("global_symbol", var.name_hint)
+        functions[var] = func
+    return tvm.IRModule(functions)
+
+
+def lift_weights(mod: tvm.IRModule) -> tuple[tvm.IRModule, tuple[np.ndarray, ...]]:
+    """Turn the constant tensors of ``main`` into parameters after its inputs, and return their values.
+
+    Weights then live in a file beside the library, mapped into memory and shared, instead of in code.
+    """
+    main = mod["main"]
+    lifted: list[tuple[Any, relax.Var]] = []
+
+    @relax.expr_functor.mutator
+    class Lift(relax.PyExprMutator):
+        def visit_generic_const_(self, op: Any) -> Any:
+            if not isinstance(op, tvm.ir.GenericConst) or not isinstance(op.ty, relax.TensorType):
+                return op
+            for constant, var in lifted:
+                if constant.same_as(op):
+                    return var
+            var = relax.Var(f"weight{len(lifted)}", op.ty)
+            lifted.append((op, var))
+            return var
+
+    body = Lift(mod).visit_expr(main.body)
+    function = relax.Function(
+        [*main.params, *(var for _, var in lifted)], body, main.ret_ty, main.is_pure, main.attrs
+    )
+    updated = tvm.IRModule({**mod.functions, mod.get_global_var("main"): function})
+    return updated, tuple(np.asarray(constant.value.numpy()) for constant, _ in lifted)
+
+
+def _vm_pipeline() -> tvm.transform.Pass:
+    """Relax's default build pipeline from the point where kernels are legalized, fused and scheduled."""
+    return tvm.transform.Sequential(
+        [
+            relax.transform.RewriteDataflowReshape(),
+            relax.transform.ToNonDataflow(),
+            relax.transform.RemovePurityChecking(),
+            relax.transform.CallTIRRewrite(),
+            relax.transform.StaticPlanBlockMemory(),
+            relax.transform.LowerAllocTensor(),
+            relax.transform.KillAfterLastUse(),
+            relax.transform.LowerRuntimeBuiltin(),
+            relax.transform.ComputePrimValue(),
+            relax.transform.VMShapeLower(),
+            relax.transform.AttachGlobalSymbol(),
+        ]
+    )

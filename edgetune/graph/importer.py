@@ -1,0 +1,139 @@
+"""ONNX to Relax, with converters of our own where TVM's hide an operator from later passes.
+
+TVM's importer turns some operators into loops at once (Clip, variadic Sum/Max/Min through ``stack``), after
+which no pass can see what they were. Those are imported as plain operators here.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import onnx
+import tvm
+from tvm import relax
+from tvm.relax.frontend.onnx import from_onnx, onnx_frontend
+
+from edgetune.errors import UnsupportedModelError
+
+Converter = Callable[..., Any]
+
+
+def import_onnx(model: bytes) -> tvm.IRModule:
+    """Import a prepared model with its weights as constants.
+
+    Raises:
+        UnsupportedModelError: TVM cannot import a node; the message is TVM's reason.
+    """
+    proto = onnx.load_from_string(model)
+    with _own_converters(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return from_onnx(proto, keep_params_in_input=False)
+        except Exception as error:  # TVM raises every kind of exception from converters
+            reason = str(error).strip().splitlines()
+            raise UnsupportedModelError(
+                f"the model cannot be imported: {reason[-1] if reason else type(error).__name__}. "
+                "`edgetune check` names every node that stands in the way."
+            ) from error
+
+
+def operators() -> frozenset[str]:
+    """Names of the operators that can be imported, of the standard and of ``com.microsoft`` alike."""
+    return frozenset(onnx_frontend._get_convert_map()) | frozenset(_CONVERTERS) | {"If", "Constant"}
+
+
+@contextmanager
+def _own_converters() -> Iterator[None]:
+    """Put our converters into TVM's table for the time of one import."""
+    original = onnx_frontend._get_convert_map
+
+    def table() -> dict[str, Any]:
+        return {**original(), **_CONVERTERS}
+
+    onnx_frontend._get_convert_map = table
+    try:
+        yield
+    finally:
+        onnx_frontend._get_convert_map = original
+
+
+class _Clip(onnx_frontend.Clip):
+    """Clip with constant scalar bounds is one operator; others go the importer's way."""
+
+    @classmethod
+    def _impl_v1(cls, bb: Any, inputs: Any, attr: Any, params: Any) -> Any:
+        if not _is_float32(inputs[0]):
+            return super()._impl_v1(bb, inputs, attr, params)
+        return relax.op.clip(inputs[0], float(attr.get("min", -np.inf)), float(attr.get("max", np.inf)))
+
+    @classmethod
+    def _impl_v13(cls, bb: Any, inputs: Any, attr: Any, params: Any) -> Any:
+        bounds = [_scalar(bound) for bound in (inputs[1], inputs[2])]
+        if not _is_float32(inputs[0]) or any(b is None or np.isnan(b) for b in bounds):
+            return super()._impl_v13(bb, inputs, attr, params)
+        low, high = -np.inf if inputs[1] is None else bounds[0], np.inf if inputs[2] is None else bounds[1]
+        if inputs[1] is None or inputs[2] is None:
+            return super()._impl_v13(bb, inputs, attr, params)
+        return relax.op.clip(inputs[0], float(low), float(high))
+
+
+def _variadic(base: type, binary: Converter) -> type:
+    """A converter that folds any number of inputs with a binary operator."""
+
+    class Variadic(base):  # type: ignore[misc]
+        @classmethod
+        def _impl_v1(cls, bb: Any, inputs: Any, attr: Any, params: Any) -> Any:
+            operands = [x for x in inputs if x is not None]
+            if any(isinstance(x, relax.ShapeExpr) or tvm.ir.is_prim_expr(x) for x in operands):
+                return super()._impl_v1(bb, inputs, attr, params)
+            return functools.reduce(lambda a, b: bb.normalize(binary(a, b)), operands)
+
+    return Variadic
+
+
+class _BatchNormalization(onnx_frontend.BatchNormalization):
+    """Inference with constant statistics is one multiply and one add."""
+
+    @classmethod
+    def _fold(cls, inputs: Any, attr: Any) -> Any:
+        arrays = [np.asarray(x.value.numpy(), np.float64) if isinstance(x, tvm.ir.GenericConst) else None for x in inputs[1:5]]
+        if attr["tvm_custom"]["num_outputs"] > 1 or any(a is None for a in arrays) or not _is_float32(inputs[0]):
+            return None
+        gamma, beta, mean, variance = arrays
+        scale = gamma / np.sqrt(variance + float(attr.get("epsilon", 1e-5)))
+        shape = (1, -1, *(1,) * (len(inputs[0].ty.shape) - 2))
+        terms = [np.ascontiguousarray(a.reshape(shape), np.float32) for a in (scale, beta - mean * scale)]
+        product = relax.op.multiply(inputs[0], relax.const(terms[0], "float32"))
+        return relax.op.add(product, relax.const(terms[1], "float32"))
+
+    @classmethod
+    def _impl_v15(cls, bb: Any, inputs: Any, attr: Any, params: Any) -> Any:
+        folded = cls._fold(inputs, attr)
+        return folded if folded is not None else super()._impl_v15(bb, inputs, attr, params)
+
+
+def _scalar(bound: Any) -> float | None:
+    """The value of a constant of one element."""
+    if isinstance(bound, tvm.ir.GenericConst):
+        array = np.asarray(bound.value.numpy())
+        if array.size == 1:
+            return float(array.reshape(()))
+    return None
+
+
+def _is_float32(x: Any) -> bool:
+    return str(x.ty.dtype) == "float32"
+
+
+_CONVERTERS: dict[str, Any] = {
+    "BatchNormalization": _BatchNormalization,
+    "Clip": _Clip,
+    "Sum": _variadic(onnx_frontend.Sum, relax.op.add),
+    "Max": _variadic(onnx_frontend.Max, relax.op.maximum),
+    "Min": _variadic(onnx_frontend.Min, relax.op.minimum),
+}

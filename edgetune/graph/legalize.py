@@ -1,0 +1,147 @@
+"""Tensor expressions of ours for operators whose stock form is slow or wrong.
+
+``exp`` and what is built on it call ``expf`` for each element in stock TVM; here they are polynomials that LLVM
+turns into vectors. Clip and ReLU keep NaN, as ONNX asks, at no cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tvm
+from tvm import relax, te, tirx
+
+Legalization = Callable[[relax.BlockBuilder, Any], Any]
+
+
+def legalizations() -> dict[str, Legalization]:
+    """Legalizations by Relax operator, for ``LegalizeOps``."""
+    return {
+        "relax.clip": _clip,
+        "relax.nn.relu": _elementwise(relu),
+        "relax.exp": _elementwise(exp),
+        "relax.sigmoid": _elementwise(sigmoid),
+        "relax.tanh": _elementwise(tanh),
+        "relax.nn.silu": _elementwise(lambda x: x * sigmoid(x)),
+        "relax.nn.softmax": _softmax,
+    }
+
+
+def _dtype(x: te.PrimExpr) -> str:
+    return str(x.ty.dtype)
+
+
+def relu(x: te.PrimExpr) -> te.PrimExpr:
+    """max(x, 0), NaN kept: a comparison with NaN is false."""
+    zero = tirx.const(0, _dtype(x))
+    return tirx.Select(x < zero, zero, x)
+
+
+def exp(x: te.PrimExpr) -> te.PrimExpr:
+    """e to the x in float32, within 2 units in the last place; other types go to the C library.
+
+    2^n * e^r with n = round(x / ln 2) and |r| <= ln(2) / 2; e^r by the polynomial of Cephes' ``expf``
+    (S. Moshier, netlib.org/cephes). ln 2 is subtracted in two parts (Cody and Waite) to keep r exact. Overflow gives
+    infinity, underflow zero, NaN stays.
+    """
+    if _dtype(x) != "float32":
+        return te.exp(x)
+
+    def number(value: float) -> te.PrimExpr:
+        return tirx.const(value, "float32")
+
+    low, high = number(-87.33654), number(88.72283)
+    bounded = te.max(te.min(x, high), low)
+    n = te.floor(bounded * number(1.44269504088896341) + number(0.5))
+    r = bounded - n * number(0.693359375) - n * number(-2.12194440e-4)
+    polynomial = number(1.9875691500e-4)
+    for coefficient in (1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1):
+        polynomial = polynomial * r + number(coefficient)
+    power = polynomial * r * r + r + number(1.0)
+    # 2^n by writing n into the exponent, half of it twice so that n = 128 does not overflow on the way.
+    half = (n * number(0.5)).astype("int32")
+    rest = n.astype("int32") - half
+    bias, shift = tirx.const(127, "int32"), tirx.const(23, "int32")
+    scale = [tirx.reinterpret("float32", (part + bias) << shift) for part in (half, rest)]
+    result = power * scale[0] * scale[1]
+    result = tirx.Select(x > high, number(float("inf")), result)
+    result = tirx.Select(x < low, number(0.0), result)
+    return tirx.Select(x == x, result, x)
+
+
+def sigmoid(x: te.PrimExpr) -> te.PrimExpr:
+    """1 / (1 + e^-x)."""
+    one = tirx.const(1, _dtype(x))
+    return one / (one + exp(-x))
+
+
+def tanh(x: te.PrimExpr) -> te.PrimExpr:
+    """Hyperbolic tangent in float32: 1 - 2 / (e^2x + 1) away from zero, a polynomial near it (Cephes ``tanhf``)."""
+    if _dtype(x) != "float32":
+        return te.tanh(x)
+
+    def number(value: float) -> te.PrimExpr:
+        return tirx.const(value, "float32")
+
+    magnitude = tirx.Select(x < number(0), -x, x)
+    far = number(1) - number(2) / (exp(magnitude + magnitude) + number(1))
+    far = tirx.Select(x < number(0), -far, far)
+    square = x * x
+    polynomial = number(-5.70498872745e-3)
+    for coefficient in (2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1):
+        polynomial = polynomial * square + number(coefficient)
+    near = polynomial * square * x + x
+    return tirx.Select(magnitude < number(0.625), near, far)
+
+
+def _elementwise(function: Callable[[te.PrimExpr], te.PrimExpr]) -> Legalization:
+    def legalize(builder: relax.BlockBuilder, call: Any) -> Any:
+        def compute(x: te.Tensor) -> te.Tensor:
+            return te.compute(x.shape, lambda *index: function(x(*index)), name="T_elementwise")
+
+        name = call.op.name.rsplit(".", 1)[-1]
+        return builder.call_te(compute, call.args[0], primfunc_name_hint=name)
+
+    return legalize
+
+
+def _clip(builder: relax.BlockBuilder, call: Any) -> Any:
+    low, high = call.args[1], call.args[2]
+
+    def compute(x: te.Tensor) -> te.Tensor:
+        def element(*index: te.Var) -> te.PrimExpr:
+            value = x(*index)
+            bounds = [tvm.tirx.const(bound.value, x.dtype) for bound in (low, high)]
+            value = tirx.Select(value < bounds[0], bounds[0], value)
+            return tirx.Select(value > bounds[1], bounds[1], value)
+
+        return te.compute(x.shape, element, name="T_clip")
+
+    return builder.call_te(compute, call.args[0], primfunc_name_hint="clip")
+
+
+def _softmax(builder: relax.BlockBuilder, call: Any) -> Any:
+    """Softmax by rows: maximum, exponentials, their sum, quotient."""
+    axis = int(call.attrs.axis) % len(call.args[0].ty.shape)
+
+    def compute(x: te.Tensor) -> te.Tensor:
+        length = x.shape[axis]
+        outer = [d for i, d in enumerate(x.shape) if i != axis]
+
+        def at(index: tuple[te.Var, ...], position: te.PrimExpr) -> tuple[te.PrimExpr, ...]:
+            return (*index[:axis], position, *index[axis:])
+
+        def without(index: tuple[te.Var, ...]) -> tuple[te.Var, ...]:
+            return (*index[:axis], *index[axis + 1 :])
+
+        k = te.reduce_axis((0, length), "k")
+        shape = outer or [1]
+        drop = (lambda index: without(index)) if outer else (lambda index: (0,))
+        highest = te.compute(shape, lambda *i: te.max(x(*at(i if outer else (), k)), axis=k), name="T_softmax_max")
+        raised = te.compute(x.shape, lambda *i: exp(x(*i) - highest(*drop(i))), name="T_softmax_exp")
+        j = te.reduce_axis((0, length), "j")
+        total = te.compute(shape, lambda *i: te.sum(raised(*at(i if outer else (), j)), axis=j), name="T_softmax_sum")
+        return te.compute(x.shape, lambda *i: raised(*i) / total(*drop(i)), name="T_softmax_norm")
+
+    return builder.call_te(compute, call.args[0], primfunc_name_hint="softmax")

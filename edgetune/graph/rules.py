@@ -1,0 +1,338 @@
+"""How each operator is computed on blocked tensors: the table that ``blocked.Rewriter`` works through.
+
+A rule takes the rewriter and the call; it returns a ``BlockedValue``, a plain expression, or None to decline.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax, te
+
+from edgetune.graph.blocked import BlockedValue, Rewriter, Rule
+from edgetune.kernels import contraction, window
+
+
+def rules() -> dict[str, Rule]:
+    """The rule of each operator, by Relax name."""
+    table: dict[str, Rule] = {
+        "relax.nn.conv2d": _conv2d,
+        "relax.nn.max_pool2d": _max_pool,
+        "relax.nn.avg_pool2d": _avg_pool,
+        "relax.mean": _mean,
+        "relax.concat": _concat,
+        "relax.image.resize2d": _resize,
+        "relax.matmul": _matmul,
+        "relax.divide": _divide,
+    }
+    table.update(dict.fromkeys(_UNARY, _unary))
+    table.update({name: _binary for name in _BINARY if name != "relax.divide"})
+    return table
+
+
+# Finite in, finite out: padded lanes stay harmless. The others decline when channels are padded.
+_FINITE_UNARY = {
+    "relax.nn.relu", "relax.clip", "relax.sigmoid", "relax.tanh", "relax.abs", "relax.negative", "relax.nn.leakyrelu",
+    "relax.nn.silu", "relax.nn.gelu", "relax.nn.gelu_tanh", "relax.erf", "relax.floor", "relax.ceil", "relax.round",
+}  # fmt: skip
+_UNARY = _FINITE_UNARY | {"relax.exp", "relax.sqrt", "relax.rsqrt", "relax.log"}
+_FINITE_BINARY = {"relax.add", "relax.subtract", "relax.multiply", "relax.maximum", "relax.minimum"}
+_BINARY = _FINITE_BINARY | {"relax.divide", "relax.power"}
+
+
+def _is_float32(expr: Any, rank: int = 4) -> bool:
+    ty = expr.ty
+    return isinstance(ty, relax.TensorType) and str(ty.dtype) == "float32" and ty.shape is not None and len(ty.shape) == rank
+
+
+def _shape(expr: Any) -> tuple[int, ...]:
+    return tuple(int(d) for d in expr.ty.shape)
+
+
+def _conv2d(rewriter: Rewriter, call: Any) -> BlockedValue | None:
+    attrs = call.attrs
+    weight = rewriter.constant(call.args[1])
+    if weight is None or not _is_float32(call.args[0]) or str(attrs.data_layout) != "NCHW":
+        return None
+    _, channels, height, width = _shape(call.args[0])
+    out_channels, per_group, kernel_h, kernel_w = weight.shape
+    groups = int(attrs.groups)
+    geometry = _Geometry(attrs, (height, width), (kernel_h, kernel_w))
+    lanes = rewriter.lanes
+    if groups == channels == out_channels and per_group == 1 and groups > 1:
+        packed = _pad_to(weight.reshape(channels, kernel_h, kernel_w), 0, lanes)
+        packed = packed.reshape(-1, lanes, kernel_h, kernel_w).transpose(0, 2, 3, 1)
+        expr = rewriter.emit_te(
+            window.depthwise,
+            rewriter.blocked(call.args[0]).expr,
+            _const(packed),
+            *geometry.arguments(),
+            name="depthwise_conv2d",
+        )
+        return BlockedValue(expr, out_channels, *geometry.output)
+    if groups > 1 and (per_group % lanes or (out_channels // groups) % lanes):
+        return None
+    plain_input = channels < lanes and groups == 1
+    packed = _pack_conv_weight(weight, lanes, plain_input)
+    source = rewriter.plain(call.args[0]) if plain_input else rewriter.blocked(call.args[0]).expr
+    size, stride, padding, dilation = geometry.arguments()
+    expr = rewriter.emit_te(
+        contraction.conv2d,
+        source,
+        _const(packed),
+        size,
+        stride,
+        padding,
+        dilation,
+        groups,
+        plain_input,
+        name="conv2d",
+    )
+    return BlockedValue(expr, out_channels, *geometry.output)
+
+
+def _pack_conv_weight(weight: np.ndarray, lanes: int, plain_input: bool) -> np.ndarray:
+    """``[O, I, KH, KW]`` to ``[O/b, I/b, KH, KW, b, b]``, or ``[O/b, I, KH, KW, 1, b]`` for plain input."""
+    weight = _pad_to(weight, 0, lanes)
+    if plain_input:
+        blocked = weight.reshape(-1, lanes, *weight.shape[1:])
+        return blocked.transpose(0, 2, 3, 4, 1)[:, :, :, :, None, :]
+    weight = _pad_to(weight, 1, lanes)
+    out, inner, kernel_h, kernel_w = weight.shape
+    blocked = weight.reshape(out // lanes, lanes, inner // lanes, lanes, kernel_h, kernel_w)
+    return blocked.transpose(0, 2, 4, 5, 3, 1)
+
+
+class _Geometry:
+    """Stride, padding, dilation and output size of a convolution or pooling."""
+
+    def __init__(self, attrs: Any, size: tuple[int, int], kernel: tuple[int, int]) -> None:
+        self.size, self.kernel = size, kernel
+        self.stride = _pair(attrs.strides)
+        self.dilation = _pair(attrs.dilation)
+        padding = [int(p) for p in attrs.padding]
+        self.padding = tuple({1: padding * 4, 2: padding * 2, 4: padding}[len(padding)])
+        self.output = window.output_size(size, kernel, self.stride, self.padding, self.dilation)
+
+    def arguments(self) -> tuple[Any, Any, Any, Any]:
+        return self.size, self.stride, self.padding, self.dilation
+
+    def grow_for_ceil(self) -> None:
+        """Pad at the end so that the last, partial window counts (ceil_mode of ONNX pooling).
+
+        A window that would start in the padding after the input is dropped, as ONNX says.
+        """
+        padding = list(self.padding)
+        output = list(self.output)
+        for axis in (0, 1):
+            span = self.dilation[axis] * (self.kernel[axis] - 1) + 1
+            total = self.size[axis] + padding[axis] + padding[axis + 2]
+            count = -(-(total - span) // self.stride[axis]) + 1
+            if (count - 1) * self.stride[axis] >= self.size[axis] + padding[axis]:
+                count -= 1
+            missing = (count - 1) * self.stride[axis] + span - total
+            padding[axis + 2] += max(missing, 0)
+            output[axis] = count
+        self.padding, self.output = tuple(padding), (output[0], output[1])
+
+
+def _pair(values: Any) -> tuple[int, int]:
+    numbers = [int(v) for v in values]
+    return (numbers[0], numbers[-1])
+
+
+def _max_pool(rewriter: Rewriter, call: Any) -> BlockedValue | None:
+    value, geometry = _pooled(rewriter, call)
+    if value is None or geometry is None:
+        return None
+    size, stride, padding, dilation = geometry.arguments()
+    expr = rewriter.emit_te(
+        window.max_pool, value.expr, size, geometry.kernel, stride, padding, dilation, name="max_pool2d"
+    )
+    return BlockedValue(expr, value.channels, *geometry.output)
+
+
+def _avg_pool(rewriter: Rewriter, call: Any) -> BlockedValue | None:
+    value, geometry = _pooled(rewriter, call)
+    if value is None or geometry is None or (call.attrs.count_include_pad and call.attrs.ceil_mode):
+        return None
+    size, stride, padding, dilation = geometry.arguments()
+    expr = rewriter.emit_te(
+        window.avg_pool,
+        value.expr,
+        size,
+        geometry.kernel,
+        stride,
+        padding,
+        dilation,
+        bool(call.attrs.count_include_pad),
+        name="avg_pool2d",
+    )
+    return BlockedValue(expr, value.channels, *geometry.output)
+
+
+def _pooled(rewriter: Rewriter, call: Any) -> tuple[BlockedValue | None, _Geometry | None]:
+    """Blocked input and geometry of a pooling over an input that is blocked already."""
+    value = rewriter.blocked_or_none(call.args[0])
+    if value is None or str(call.attrs.layout) != "NCHW":
+        return None, None
+    geometry = _Geometry(call.attrs, (value.height, value.width), _pair(call.attrs.pool_size))
+    if call.attrs.ceil_mode:
+        geometry.grow_for_ceil()
+    if geometry.output != _shape(call)[2:]:
+        return None, None
+    return value, geometry
+
+
+def _mean(rewriter: Rewriter, call: Any) -> BlockedValue | None:
+    """Global average pooling."""
+    value = rewriter.blocked_or_none(call.args[0])
+    axes = [int(a) % 4 for a in call.attrs.axis] if call.attrs.axis is not None else []
+    if value is None or sorted(axes) != [2, 3] or not call.attrs.keepdims:
+        return None
+    expr = rewriter.emit(relax.op.mean(value.expr, axis=[2], keepdims=True))
+    return BlockedValue(expr, value.channels, 1, 1)
+
+
+def _concat(rewriter: Rewriter, call: Any) -> BlockedValue | None:
+    fields = call.args[0].fields if isinstance(call.args[0], relax.Tuple) else []
+    axis = call.attrs.axis
+    if not fields or axis is None or int(axis) != 1:
+        return None
+    values = [rewriter.blocked_or_none(f) for f in fields]
+    if any(v is None for v in values) or any(v.channels % rewriter.lanes for v in values if v is not None):
+        return None
+    known = [v for v in values if v is not None]
+    expr = rewriter.emit(relax.op.concat([v.expr for v in known], axis=1))
+    return BlockedValue(expr, sum(v.channels for v in known), known[0].height, known[0].width)
+
+
+def _resize(rewriter: Rewriter, call: Any) -> BlockedValue | None:
+    """Nearest-neighbour resizing by whole factors."""
+    value = rewriter.blocked_or_none(call.args[0])
+    if value is None or str(call.attrs.layout) != "NCHW" or str(call.attrs.method) != "nearest_neighbor":
+        return None
+    _, _, height, width = _shape(call)
+    if height % value.height or width % value.width:
+        return None
+    if str(call.attrs.coordinate_transformation_mode) != "asymmetric" or str(call.attrs.rounding_method) != "floor":
+        return None
+    factor_h, factor_w = height // value.height, width // value.width
+    old_width = value.width
+
+    def nearest(x: te.Tensor) -> te.Tensor:
+        return te.compute(
+            (x.shape[0], x.shape[1], height * width, x.shape[3]),
+            lambda n, c, f, i: x[n, c, (f // width) // factor_h * old_width + (f % width) // factor_w, i],
+            name="resize",
+        )
+
+    return BlockedValue(rewriter.emit_te(nearest, value.expr, name="resize"), value.channels, height, width)
+
+
+def _unary(rewriter: Rewriter, call: Any) -> BlockedValue | None:
+    value = rewriter.blocked_or_none(call.args[0])
+    if value is None:
+        return None
+    if call.op.name not in _FINITE_UNARY and value.channels % rewriter.lanes:
+        return None
+    expr = rewriter.emit(tvm.ir.Call(call.op, [value.expr, *call.args[1:]], call.attrs, call.ty_args))
+    return BlockedValue(expr, value.channels, value.height, value.width)
+
+
+def _divide(rewriter: Rewriter, call: Any) -> Any:
+    """Division by a constant is a multiplication by its reciprocal (within one rounding)."""
+    divisor = rewriter.constant(call.args[1])
+    if divisor is not None and divisor.dtype == np.float32 and np.all(np.isfinite(1 / divisor.astype(np.float64))):
+        reciprocal = _const((1 / divisor.astype(np.float64)).astype(np.float32))
+        product = relax.op.multiply(call.args[0], reciprocal)
+        blocked = _binary(rewriter, _Typed(product, call.ty))
+        return blocked if blocked is not None else rewriter.emit(relax.op.multiply(rewriter.plain(call.args[0]), reciprocal))
+    return _binary(rewriter, call)
+
+
+class _Typed:
+    """A call given the type that the call it replaces had."""
+
+    def __init__(self, call: Any, ty: Any) -> None:
+        self.op, self.args, self.attrs, self.ty_args, self.ty = call.op, call.args, call.attrs, call.ty_args, ty
+
+
+def _binary(rewriter: Rewriter, call: Any) -> BlockedValue | None:
+    sides = [rewriter.blocked_or_none(a) for a in call.args]
+    known = [v for v in sides if v is not None]
+    if not known or len(_shape(call)) != 4:
+        return None
+    _, channels, height, width = _shape(call)
+    if channels % rewriter.lanes and call.op.name not in _FINITE_BINARY:
+        return None
+    operands = []
+    for argument, value in zip(call.args, sides, strict=True):
+        operand = _operand(rewriter, argument, value, _shape(call))
+        if operand is None:
+            return None
+        operands.append(operand)
+    expr = rewriter.emit(tvm.ir.Call(call.op, operands, call.attrs, call.ty_args))
+    return BlockedValue(expr, channels, height, width)
+
+
+def _operand(rewriter: Rewriter, argument: Any, value: BlockedValue | None, shape: tuple[int, ...]) -> Any:
+    """One side of a binary operator in blocked form, broadcast included; None where that has no blocked form."""
+    _, channels, height, width = shape
+    if value is not None:
+        same_channels = value.channels == channels
+        spatial = (value.height, value.width)
+        return value.expr if same_channels and spatial in ((height, width), (1, 1)) else None
+    constant = rewriter.constant(argument)
+    if constant is not None:
+        if constant.size == 1:
+            return relax.const(constant.reshape(()), str(constant.dtype))
+        full = (1,) * (4 - constant.ndim) + constant.shape
+        if full == (1, channels, 1, 1):
+            return _const(_block_vector(constant.reshape(-1), rewriter.lanes))
+        return None
+    if isinstance(argument.ty, relax.TensorType) and _is_float32(argument) and _shape(argument)[1] == channels:
+        if _shape(argument)[2:] in ((height, width), (1, 1)):
+            return rewriter.blocked(argument).expr
+    return None
+
+
+def _matmul(rewriter: Rewriter, call: Any) -> Any:
+    """A product with a constant matrix reads it packed."""
+    weight = rewriter.constant(call.args[1])
+    left = call.args[0]
+    if weight is None or weight.dtype != np.float32 or weight.ndim < 2 or weight.size != np.prod(weight.shape[-2:]):
+        return None
+    if not isinstance(left.ty, relax.TensorType) or str(left.ty.dtype) != "float32" or len(left.ty.shape) < 2:
+        return None
+    depth, columns = weight.shape[-2:]
+    shape = _shape(left)
+    lanes = rewriter.lanes
+    packed = _pad_to(weight.reshape(depth, columns), 1, lanes).reshape(depth, -1, lanes).transpose(1, 0, 2)
+    packed = packed[:, None, None, None]
+    source = rewriter.plain(left)
+    rows = int(np.prod(shape[:-1]))
+    flat = rows != shape[-2]
+    if flat:
+        source = rewriter.emit(relax.op.reshape(source, (rows, depth)))
+    expr = rewriter.emit_te(contraction.dense, source, _const(packed), columns, name="dense")
+    if tuple(_shape(expr)) != _shape(call):
+        expr = rewriter.emit(relax.op.reshape(expr, _shape(call)))
+    return expr
+
+
+def _block_vector(vector: np.ndarray, lanes: int) -> np.ndarray:
+    """Per-channel constants as ``[1, C/b, 1, b]``."""
+    return _pad_to(vector, 0, lanes).reshape(1, -1, 1, lanes)
+
+
+def _pad_to(array: np.ndarray, axis: int, multiple: int) -> np.ndarray:
+    """Zeros appended along an axis up to a multiple."""
+    missing = -array.shape[axis] % multiple
+    return np.pad(array, [(0, missing if a == axis else 0) for a in range(array.ndim)]) if missing else array
+
+
+def _const(array: np.ndarray) -> Any:
+    return relax.const(np.ascontiguousarray(array), str(array.dtype))

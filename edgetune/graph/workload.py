@@ -1,0 +1,29 @@
+"""What identifies a kernel, and how much it computes."""
+
+from __future__ import annotations
+
+import tvm
+import tvm_ffi
+
+
+def workload_hash(mod: tvm.IRModule) -> str:
+    """16 hex digits naming the computation of a kernel module (one PrimFunc ``main``).
+
+    It is TVM's structural hash: names of variables and buffers do not count, shapes, types and structure do; it
+    is the same in every process that runs the same TVM.
+    """
+    func = mod["main"]
+    for attribute in ("op_pattern", "private", "global_symbol"):
+        if func.attrs and attribute in func.attrs:
+            func = func.without_attr(attribute)
+    return f"{tvm_ffi.structural_hash(func, map_free_vars=True) & (2**64 - 1):016x}"
+
+
+def kernel_flops(func: tvm.tirx.PrimFunc) -> float:
+    """Arithmetic operations of one call, by TVM's count (a multiply-add is two)."""
+    from tvm.s_tir.analysis import estimate_tir_flops
+
+    try:
+        return float(estimate_tir_flops(tvm.IRModule({"main": func})))
+    except tvm.error.InternalError:  # data-dependent extents cannot be counted
+        return 0.0

@@ -1,0 +1,278 @@
+"""Convolutions and matrix products as one register-tiled contraction.
+
+Data layout: activations are ``[N, ceil(C / b), H * W, b]`` ("blocked"): ``b`` is the number of vector lanes,
+so that one load fills a register with neighbouring channels, and the two spatial dimensions are one, so that a
+pointwise convolution can tile across rows. Weights are packed once, at compile time, in the order in which the
+inner loops read them. The inner loops keep a tile of ``blocks x columns`` accumulators in registers, which is
+how Goto and van de Geijn's matrix product ("Anatomy of High-Performance Matrix Multiplication", ACM TOMS 34(3),
+2008) and the direct convolution of Georganas et al. ("Anatomy of High-Performance Deep Learning Convolutions on
+SIMD Architectures", SC 2018) are built.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import tvm
+from tvm import te
+from tvm.s_tir import Schedule
+
+from edgetune.kernels.schedules import (
+    KERNEL_ATTR,
+    LAUNCH_FLOPS,
+    axis_extents,
+    chunk,
+    divisors,
+    extent_of,
+    inline_into_last,
+    option,
+    schedule_padding,
+    spread,
+    tile,
+    unflatten,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tvm.s_tir.schedule import LoopRV, SBlockRV
+
+    from edgetune.targets import Target
+
+KIND = "contraction"
+_STAGE = "contraction"
+_AXES = ("n", "o", "h", "w", "i", "rc", "kh", "kw", "ri")
+
+
+def conv2d(
+    x: te.Tensor,
+    weight: te.Tensor,
+    size: tuple[int, int],
+    stride: tuple[int, int],
+    padding: tuple[int, int, int, int],
+    dilation: tuple[int, int],
+    groups: int,
+    plain_input: bool,
+) -> te.Tensor:
+    """Direct 2-d convolution with blocked output.
+
+    Args:
+        x: ``[N, C/b, H*W, b]``, or ``[N, C, H, W]`` when ``plain_input`` (few input channels).
+        weight: ``[O/b, I/b, KH, KW, b, b]`` (output channel innermost); ``[O/b, I, KH, KW, 1, b]`` for plain input.
+        size: height and width of the input.
+        stride, padding, dilation: as in ONNX Conv; padding is top, left, bottom, right.
+        groups: number of groups; blocks must not straddle them.
+        plain_input: whether ``x`` is in NCHW.
+
+    Returns:
+        ``[N, O/b, OH*OW, b]``.
+    """
+    height, width = size
+    batch = x.shape[0]
+    out_blocks, in_blocks, kernel_h, kernel_w, inner, lanes = (int(d) for d in weight.shape)
+    top, left, bottom, right = padding
+    out_h = (height + top + bottom - dilation[0] * (kernel_h - 1) - 1) // stride[0] + 1
+    out_w = (width + left + right - dilation[1] * (kernel_w - 1) - 1) // stride[1] + 1
+    blocks_per_group = out_blocks // groups
+    if kernel_h == kernel_w == 1 and tuple(stride) == (1, 1) and not any(padding) and not plain_input:
+        # Rows need not be told apart: one row of H*W columns tiles better.
+        height, width, out_h, out_w = 1, height * width, 1, height * width
+
+    def read(n: te.Var, c: te.PrimExpr, y: te.PrimExpr, z: te.PrimExpr, i: te.PrimExpr) -> te.PrimExpr:
+        return x[n, c, y, z] if plain_input else x[n, c, y * width + z, i]
+
+    source = read
+    if any(padding):
+        padded = te.compute(
+            (batch, int(x.shape[1]), height + top + bottom, width + left + right, inner),
+            lambda n, c, y, z, i: te.if_then_else(
+                te.all(y >= top, y < top + height, z >= left, z < left + width),
+                read(n, c, y - top, z - left, i),
+                tvm.tirx.const(0, x.dtype),
+            ),
+            name="padding",
+        )
+
+        def source(n: te.Var, c: te.PrimExpr, y: te.PrimExpr, z: te.PrimExpr, i: te.PrimExpr) -> te.PrimExpr:
+            return padded[n, c, y, z, i]
+
+    rc = te.reduce_axis((0, in_blocks), "rc")
+    kh = te.reduce_axis((0, kernel_h), "kh")
+    kw = te.reduce_axis((0, kernel_w), "kw")
+    ri = te.reduce_axis((0, inner), "ri")
+
+    def channel(o: te.Var) -> te.PrimExpr:
+        return rc if groups == 1 else (o // blocks_per_group) * in_blocks + rc
+
+    result = te.compute(
+        (batch, out_blocks, out_h, out_w, lanes),
+        lambda n, o, h, w, i: te.sum(
+            source(n, channel(o), h * stride[0] + kh * dilation[0], w * stride[1] + kw * dilation[1], ri)
+            * weight[o, rc, kh, kw, ri, i],
+            axis=[rc, kh, kw, ri],
+        ),
+        name=_STAGE,
+        attrs={KERNEL_ATTR: KIND},
+    )
+    return te.compute(
+        (batch, out_blocks, out_h * out_w, lanes),
+        lambda n, o, f, i: result[(n, o, *unflatten(f, out_h, out_w), i)],
+        name="flatten",
+    )
+
+
+def dense(x: te.Tensor, weight: te.Tensor, columns: int) -> te.Tensor:
+    """Matrix product with a packed constant right-hand side.
+
+    Args:
+        x: ``[..., M, K]`` with leading dimensions of one.
+        weight: ``[ceil(N / b), 1, 1, 1, K, b]``.
+        columns: N.
+
+    Returns:
+        ``[..., M, N]``.
+    """
+    out_blocks, _, _, _, depth, lanes = (int(d) for d in weight.shape)
+    lead = [0] * (len(x.shape) - 2)
+    rows = x.shape[-2]
+    rc = te.reduce_axis((0, 1), "rc")
+    kh = te.reduce_axis((0, 1), "kh")
+    kw = te.reduce_axis((0, 1), "kw")
+    ri = te.reduce_axis((0, depth), "ri")
+    result = te.compute(
+        (1, out_blocks, 1, rows, lanes),
+        lambda n, o, h, w, i: te.sum(
+            x[(*lead, w, ri)] * weight[o, rc, kh, kw, ri, i], axis=[rc, kh, kw, ri]
+        ),
+        name=_STAGE,
+        attrs={KERNEL_ATTR: KIND},
+    )
+    return te.compute(
+        (*x.shape[:-1], columns),
+        lambda *index: result[0, index[-1] // lanes, 0, index[-2], index[-1] % lanes],
+        name="flatten",
+    )
+
+
+def spaces(mod: tvm.IRModule, target: Target) -> Iterator[Schedule]:
+    """Schedules of a contraction, best guess first.
+
+    Each combination of register blocks and loop order is a space of its own, as a trace cannot branch; columns,
+    chunks and unrolling are sampled inside.
+    """
+    probe = Schedule(mod)
+    extents = axis_extents(probe, probe.get_sblock(_STAGE), _AXES)
+    tiles = register_tiles(extents, target.vector_registers)
+    best: dict[int, list[int]] = {}
+    for blocks, columns in tiles:
+        best.setdefault(blocks, []).append(columns)
+    orders = ("input", "weights") if extents["o"] > 1 and extents["h"] * extents["w"] > 1 else ("input",)
+    if extents["h"] * extents["w"] == 1:
+        orders = ("weights",)
+    for blocks, columns in best.items():
+        for order in orders:
+            yield _schedule(Schedule(mod), extents, target, blocks, columns[:6], order)
+
+
+def register_tiles(extents: dict[str, int], registers: int) -> list[tuple[int, int]]:
+    """Tiles ``(output blocks, columns)`` whose accumulators stay in registers, best first.
+
+    A tile of ``b x c`` does ``b * c`` multiply-adds for ``b + c`` loads, needs ``b * c`` accumulators, ``b`` weight
+    vectors and one broadcast, and hides the latency of the multiply-add when it has about ten accumulators.
+    """
+
+    def merit(candidate: tuple[int, int]) -> float:
+        blocks, columns = candidate
+        work = blocks * columns
+        return min(work, 10) / 10 * work / (blocks + columns)
+
+    tiles = [
+        (blocks, columns)
+        for blocks in divisors(extents["o"])
+        if blocks <= 8
+        for columns in divisors(extents["w"])
+        if blocks * columns + min(blocks, 2) + 1 <= registers + (1 if blocks == 1 else 0)
+    ]
+    ranked = sorted(tiles, key=merit, reverse=True)
+    return [t for t in ranked if merit(t) >= 0.5 * merit(ranked[0])]
+
+
+def _schedule(
+    sch: Schedule, extents: dict[str, int], target: Target, blocks: int, columns: list[int], order: str
+) -> Schedule:
+    """One space: tile the epilogue, compute the contraction inside its innermost tile."""
+    stage = sch.get_sblock(_STAGE)
+    n, o, h, w, i = _output_loops(sch, stage, extents, target)
+    o_outer, o_tile = sch.split(o, [None, blocks])
+    w_outer, w_tile = sch.split(w, [None, option(sch, columns, columns[0])])
+    pieces = parallel_pieces(extents, target.threads)
+    h_chunk = chunk(extents["h"], pieces)
+    left = -(-pieces // (extents["h"] // h_chunk))
+    w_chunk = chunk(extents["w"] // columns[0], left)
+    left = -(-left // (extents["w"] // columns[0] // w_chunk))
+    o_chunk = chunk(extents["o"] // blocks, left)
+    h_parallel, h_inner = tile(sch, h, h_chunk)
+    w_parallel, w_inner = tile(sch, w_outer, w_chunk)
+    o_parallel, o_inner = tile(sch, o_outer, o_chunk)
+    inner = (h_inner, w_inner, o_inner) if order == "weights" else (o_inner, h_inner, w_inner)
+    sch.reorder(n, o_parallel, h_parallel, w_parallel, *inner, o_tile, w_tile, i)
+    parallel = sch.fuse(n, o_parallel, h_parallel, w_parallel)
+    sch.parallel(parallel)
+    sch.unroll(o_tile)
+    sch.unroll(w_tile)
+    sch.vectorize(i)
+    sch.compute_at(stage, inner[-1], preserve_unit_loops=True)
+    sch.set_scope(stage, 0, "local")
+    _reduce_in_registers(sch, stage, extents)
+    schedule_padding(sch, parallel)
+    return sch
+
+
+def parallel_pieces(extents: dict[str, int], threads: int) -> int:
+    """How many pieces to cut the work in: none when waking threads costs more than it saves."""
+    flops = 2
+    for extent in extents.values():
+        flops *= extent
+    return threads if flops >= LAUNCH_FLOPS else 1
+
+
+def _output_loops(sch: Schedule, stage: SBlockRV, extents: dict[str, int], target: Target) -> list[LoopRV]:
+    """Loops ``n, o, h, w, i`` of the block that writes the result, everything after the stage inlined into it."""
+    last = inline_into_last(sch, stage)
+    lanes = extents["i"]
+    if last is None:
+        raise ValueError("a contraction has a block that flattens it")
+    loops = sch.get_loops(last)
+    sizes = [extent_of(sch, loop) for loop in loops]
+    if sizes == [extents["n"], extents["o"], extents["h"] * extents["w"], lanes]:
+        n, o, f, i = loops
+        h, w = sch.split(f, [extents["h"], extents["w"]])
+        return [n, o, h, w, i]
+    if sizes[-1] == extents["o"] * lanes and sizes[-2] == extents["w"]:
+        n = sch.fuse(*loops[:-2]) if len(loops) > 3 else (loops[0] if len(loops) == 3 else None)
+        o, i = sch.split(loops[-1], [extents["o"], lanes])
+        h, w = sch.split(loops[-2], [1, extents["w"]])
+        if n is None:
+            n, h = sch.split(h, [1, 1])
+        return [n, o, h, w, i]
+    # Columns that fill no whole number of blocks: the product is kept in blocks, and unpacked apart.
+    spread(sch, last, target)
+    copy = sch.cache_write(stage, 0, "local")
+    return list(sch.get_loops(copy))
+
+
+def _reduce_in_registers(sch: Schedule, stage: SBlockRV, extents: dict[str, int]) -> None:
+    """Order the contraction's own loops: reduction outside, the register tile inside."""
+    *_, n, o, h, w, i, rc, kh, kw, ri = sch.get_loops(stage)
+    depth = extents["ri"]
+    unroll = option(sch, [d for d in (1, 2, 4, 8) if depth % d == 0], 1)
+    ri_outer, ri_inner = sch.split(ri, [None, unroll])
+    sch.reorder(rc, kh, kw, ri_outer, ri_inner, n, o, h, w, i)
+    for loop in (ri_inner, o, w):
+        sch.unroll(loop)
+    sch.vectorize(i)
+    init = sch.decompose_reduction(stage, rc)
+    *_, o, h, w, i = sch.get_loops(init)
+    sch.unroll(o)
+    sch.unroll(w)
+    sch.vectorize(i)

@@ -1,0 +1,160 @@
+"""Every other kernel: elementwise chains, reductions, softmax, layout changes.
+
+The default schedule inlines what is cheap to recompute, runs rows in parallel, computes everything that a row needs
+inside its loop, and puts the innermost loop into vectors. MetaSchedule's own rules give the remaining spaces.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import tvm
+import tvm_ffi
+from tvm.s_tir import Schedule
+from tvm.s_tir.schedule import ScheduleError
+
+from edgetune.kernels.schedules import (
+    LAUNCH_ELEMENTS,
+    block_names,
+    extent_of,
+    is_spatial,
+    spread,
+    vector_lanes,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tvm.s_tir.schedule import LoopRV, SBlockRV
+
+    from edgetune.targets import Target
+
+KIND = "generic"
+_COSTLY = {"tirx.reinterpret", "tirx.exp", "tirx.tanh", "tirx.erf", "tirx.log", "tirx.pow", "tirx.sqrt", "tirx.call_pure_extern"}
+
+
+def spaces(mod: tvm.IRModule, target: Target) -> Iterator[Schedule]:
+    """Schedules of any kernel: the default, the default on one thread, and MetaSchedule's."""
+    yield _default(Schedule(mod), target, serial=False)
+    yield _default(Schedule(mod), target, serial=True)
+    yield from _stock(mod, target)
+
+
+def _default(sch: Schedule, target: Target, serial: bool) -> Schedule:
+    _inline_cheap(sch)
+    names = block_names(sch)
+    last = sch.get_sblock(names[-1])
+    row = None
+    if len(names) > 1 or not is_spatial(sch, last):
+        row = _rows(sch, last, serial)
+    placed = _place_in_row(sch, names[:-1], row) if row is not None else set()
+    for name in names:
+        block = sch.get_sblock(name)
+        inside = name in placed or (row is not None and name == names[-1])
+        if is_spatial(sch, block):
+            if inside:
+                _vectorize_last(sch, block, target)
+            else:
+                spread(sch, block, target, serial)
+        else:
+            _reduce(sch, block, target, 0 if not inside else len(sch.get_loops(block)))
+    return sch
+
+
+def _inline_cheap(sch: Schedule) -> None:
+    """Inline every block without reduction that has one reader, or that costs no arithmetic."""
+    for name in block_names(sch):
+        block = sch.get_sblock(name)
+        if not is_spatial(sch, block) or not sch.get_consumers(block):
+            continue
+        if len(sch.get_consumers(block)) > 1 and _is_costly(sch, block):
+            continue
+        try:
+            sch.compute_inline(block)
+        except ScheduleError:
+            continue
+
+
+def _is_costly(sch: Schedule, block: SBlockRV) -> bool:
+    """Whether a block calls a function (exp and its kin)."""
+    calls = []
+
+    def visit(call: tvm.ir.Call) -> None:
+        if isinstance(call.op, tvm.ir.Op) and call.op.name in _COSTLY:
+            calls.append(call)
+
+    tvm_ffi.structural_walk(sch.get(block).body, (tvm.ir.Call, visit))
+    return bool(calls)
+
+
+def _rows(sch: Schedule, last: SBlockRV, serial: bool) -> LoopRV | None:
+    """Fuse the outer loops of the last block into rows; None when there is nothing to fuse."""
+    spatial = [
+        loop
+        for loop, var in zip(sch.get_loops(last), sch.get(last).iter_vars, strict=True)
+        if int(var.iter_type) == 0
+    ]
+    inner = 1 if is_spatial(sch, last) else 0
+    while inner < len(spatial) and extent_of(sch, spatial[-1 - inner]) == 1:
+        inner += 1
+    outer = spatial[: len(spatial) - inner] if inner else spatial
+    if not outer:
+        return None
+    row = sch.fuse(*outer) if len(outer) > 1 else outer[0]
+    elements = math.prod(extent_of(sch, loop) for loop in sch.get_loops(last))
+    if not serial and extent_of(sch, row) > 1 and elements >= LAUNCH_ELEMENTS // 8:
+        sch.parallel(row)
+    return row
+
+
+def _place_in_row(sch: Schedule, names: list[str], row: LoopRV) -> set[str]:
+    """Compute the producers, last first, inside the row loop; those that cannot stay at the root."""
+    placed = set()
+    for name in reversed(names):
+        try:
+            sch.compute_at(sch.get_sblock(name), row, preserve_unit_loops=True)
+            placed.add(name)
+        except ScheduleError:
+            continue
+    return placed
+
+
+def _vectorize_last(sch: Schedule, block: SBlockRV, target: Target) -> None:
+    loop = sch.get_loops(block)[-1]
+    extent = extent_of(sch, loop)
+    lanes = vector_lanes(sch, block, target)
+    if extent > lanes and extent % lanes == 0:
+        loop = sch.split(loop, [None, lanes])[1]
+    elif extent not in (2, 4, 8, 16) or extent > lanes:
+        return
+    sch.vectorize(loop)
+
+
+def _reduce(sch: Schedule, block: SBlockRV, target: Target, depth: int) -> None:
+    """Vectorise a reduction over its innermost spatial loop where channels lie there."""
+    info = sch.get(block)
+    loops = sch.get_loops(block)[-len(info.iter_vars) :]
+    kinds = [int(v.iter_type) for v in info.iter_vars]
+    if len(loops) != len(kinds):
+        return
+    spatial = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == 0]
+    reduction = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == 2]
+    if not spatial or not reduction:
+        return
+    lanes = vector_lanes(sch, block, target)
+    inner = spatial[-1]
+    if extent_of(sch, inner) not in (4, 8, 16) or extent_of(sch, inner) > lanes:
+        return
+    sch.reorder(*reduction, inner)
+    sch.vectorize(inner)
+    init = sch.decompose_reduction(block, reduction[0])
+    sch.vectorize(sch.get_loops(init)[-1])
+
+
+def _stock(mod: tvm.IRModule, target: Target) -> list[Schedule]:
+    """Design spaces of MetaSchedule's rules for the target."""
+    from tvm.s_tir import meta_schedule as ms
+
+    context = ms.TuneContext(mod=mod, target=target.tvm(), space_generator="post-order-apply", num_threads=1)
+    return list(context.generate_design_space())
