@@ -238,6 +238,13 @@ def _replacing(path: Path) -> Iterator[IO[str]]:
     """A new file that takes the place of ``path`` when it is complete and on the disk."""
     temporary = None
     try:
+        if path.exists() and not path.is_file():
+            # A pipe or /dev/stdout: written to, never replaced. A folder raises here.
+            with path.open("w", encoding="utf-8", newline="\n") as file:
+                yield file
+            return
+        # Through a link, the file that it leads to is replaced, not the link.
+        path = path.resolve()
         with tempfile.NamedTemporaryFile(
             "w", encoding="utf-8", newline="\n", dir=path.parent, prefix=f".{path.name}.", delete=False
         ) as file:

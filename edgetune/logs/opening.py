@@ -229,11 +229,13 @@ def _open_postgres(url: URL, read_only: bool, lock_timeout_s: float) -> TuningLo
     try:
         with engine.connect() as connection:
             revision = revision_of(connection, shown)
+        if revision is None and read_only:
+            engine.dispose()
+            return _in_memory(shown, read_only)
         if revision != HEAD and read_only:
-            state = "holds no tuning logs yet" if revision is None else f"has the older schema {revision}"
             raise LogsError(
-                f"tuning logs {shown}: the database {state}; "
-                "run 'edgetune logs stats' once as a user who may write, which sets it up"
+                f"tuning logs {shown}: made by an older edgetune (schema {revision}); 'edgetune tune' or "
+                "'edgetune logs import' of this version, as a user who may write, brings them up to date"
             )
         if revision != HEAD:
             with engine.begin() as connection:
