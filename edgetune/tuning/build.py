@@ -1,0 +1,132 @@
+"""Builds candidates: trace -> scheduled kernel -> object -> shared library for the target.
+
+``build_candidate`` runs in a worker process (:mod:`edgetune.tuning.workers`), because TVM and LLVM abort
+the process on some schedules and compile for ever on others. :class:`Builder` is its caller.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from edgetune.metaschedule import apply_trace
+from edgetune.records import Artifact, Candidate, Failure, FailureKind, Stage, Task
+from edgetune.targets import Target
+from edgetune.toolchain import link_shared_fcompile
+from edgetune.tuning.workers import (
+    Outcome,
+    WorkerCrashError,
+    WorkerError,
+    WorkerPool,
+    WorkerTimeoutError,
+)
+
+if TYPE_CHECKING:
+    import tvm
+
+ENTRY = "main"
+"""The kernel's function in a built library."""
+
+_modules: dict[str, tvm.IRModule] = {}
+_targets: dict[str, tvm.target.Target] = {}
+
+
+class CandidateBuilder(Protocol):
+    """Turns candidates into artifacts; see :class:`Builder`, which compiles."""
+
+    def build(self, task: Task, candidates: Sequence[Candidate]) -> Iterator[tuple[int, Artifact | Failure]]:
+        """Yield the index and the artifact or failure of each candidate, in the order they get ready."""
+        ...
+
+
+class Builder:
+    """Compiles candidates in worker processes.
+
+    Args:
+        pool: where to compile.
+        target: what to compile for.
+        timeout_s: for one candidate.
+    """
+
+    def __init__(self, pool: WorkerPool, target: Target, timeout_s: float) -> None:
+        self._pool = pool
+        self._target = target
+        self._timeout_s = timeout_s
+
+    def build(self, task: Task, candidates: Sequence[Candidate]) -> Iterator[tuple[int, Artifact | Failure]]:
+        """Yield the index and the artifact or failure of each candidate, in the order they get ready."""
+
+        def kernel(known: bool) -> tuple[str, str | None]:
+            return task.workload, None if known else task.ir
+
+        calls = [(self._target, candidate.trace) for candidate in candidates]
+        results = self._pool.run(build_candidate, calls, self._timeout_s, known=(task.workload, kernel))
+        for index, outcome in results:
+            if isinstance(outcome, bytes):
+                yield index, Artifact(candidates[index], outcome)
+            else:
+                yield index, build_failure(outcome, self._timeout_s)
+
+
+def build_failure(outcome: Outcome, timeout_s: float) -> Failure:
+    """The failure record for a build that gave no library."""
+    if isinstance(outcome, WorkerCrashError):
+        return Failure(Stage.BUILD, FailureKind.CRASH, f"the compiler died: {outcome}")
+    if isinstance(outcome, WorkerTimeoutError):
+        return Failure(Stage.BUILD, FailureKind.TIMEOUT, f"not built after {timeout_s:g} s")
+    assert isinstance(outcome, WorkerError)
+    return Failure(Stage.BUILD, FailureKind.ERROR, str(outcome))
+
+
+def build_candidate(workload: str, ir: str | None, target: Target, trace: str) -> bytes:
+    """Compile one candidate and return the shared library. Runs in a worker.
+
+    Args:
+        workload: names the kernel in this worker's cache.
+        ir: the kernel as TVM JSON; None when this worker has had it before.
+        target: what to compile for.
+        trace: the schedule as JSON; empty for the kernel as it is.
+
+    Raises:
+        Exception: whatever TVM raises where the schedule does not apply or does not compile.
+    """
+    import tvm
+    from tvm.s_tir import Schedule
+
+    mod = cached_module(workload, ir)
+    schedule = apply_trace(trace, mod) if trace else Schedule(mod)
+    return library_of(tvm.tirx.build(schedule.mod, target=_tvm_target(target)), target)
+
+
+def cached_module(workload: str, ir: str | None) -> tvm.IRModule:
+    """Parse a kernel, once for each worker."""
+    import tvm
+
+    if workload not in _modules:
+        if ir is None:
+            raise ValueError(f"kernel {workload} was not sent to this worker")
+        _modules[workload] = entry_module(tvm.ir.load_json(ir))
+    return _modules[workload]
+
+
+def entry_module(mod: tvm.IRModule) -> tvm.IRModule:
+    """Name the kernel's function ``main`` for the outside, whatever the graph called it."""
+    import tvm
+
+    return tvm.IRModule({ENTRY: mod[ENTRY].with_attr("global_symbol", ENTRY).with_attr("tirx.noalias", True)})
+
+
+def library_of(built: tvm.runtime.Module, target: Target) -> bytes:
+    """Link a built module into a shared library for its target."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernel.so"
+        built.export_library(str(path), fcompile=link_shared_fcompile(target))
+        return path.read_bytes()
+
+
+def _tvm_target(target: Target) -> tvm.target.Target:
+    if target.fingerprint not in _targets:
+        _targets[target.fingerprint] = target.tvm()
+    return _targets[target.fingerprint]
