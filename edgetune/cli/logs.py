@@ -186,7 +186,7 @@ def import_(
             "-t",
             metavar="TARGET",
             help="MetaSchedule only: a target its records may be for; repeatable.  "
-            "[default: the local and all shipped targets]",
+            "[default: of local and all shipped targets, the one that a record names without doubt]",
             show_default=False,
         ),
     ] = None,
@@ -206,7 +206,7 @@ def import_(
     quiet: options.QuietOption = False,
 ) -> None:
     """Import records: all of them, or none where a line is wrong. An incomplete last line is left out."""
-    from edgetune.logs import import_file, import_metaschedule, is_metaschedule
+    from edgetune.logs import Match, import_file, import_metaschedule, is_metaschedule
 
     with Output(json=json, verbose=verbose, quiet=quiet) as out:
         foreign = is_metaschedule(source)
@@ -218,11 +218,10 @@ def import_(
         if source.is_dir() and not foreign:
             raise LogsError(f"{source} is a folder without a database of MetaSchedule; check the path")
         targets = _candidates(target, any_target) if foreign else []
+        match = Match.ANY if any_target else Match.COMPATIBLE if target else Match.EXACT
         with _open(logs) as opened:
             if foreign:
-                result = import_metaschedule(
-                    opened, source, targets, hash_module, device=device, any_target=any_target
-                )
+                result = import_metaschedule(opened, source, targets, hash_module, match=match, device=device)
             else:
                 result = import_file(opened, source)
             _report(out, opened, str(source), result)

@@ -8,7 +8,7 @@ translates the errors of databases; ``testing`` is the contract that every datab
 
 from edgetune.logs.database import Selection, TuningLogs
 from edgetune.logs.exchange import ImportResult, export, export_file, import_file, merge
-from edgetune.logs.metaschedule import import_metaschedule, is_metaschedule
+from edgetune.logs.metaschedule import Match, import_metaschedule, is_metaschedule
 from edgetune.logs.opening import default_path, open_logs
 from edgetune.logs.prune import PruneRule, prune
 from edgetune.logs.shipped import LayeredLogs, open_shipped, shipped_records
@@ -20,6 +20,7 @@ __all__ = [
     "ImportResult",
     "InvalidRecordError",
     "LayeredLogs",
+    "Match",
     "PruneRule",
     "Selection",
     "TargetInfo",

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,19 @@ _MAX_LINE_BYTES = 64 << 20
 """A workload with constants inside can be large."""
 
 
+class Match(StrEnum):
+    """How sure it must be that a record of MetaSchedule is for a target.
+
+    EXACT: its own target names CPU (or GPU) and threads, and fits just one of the targets.
+    COMPATIBLE: nothing in its own target contradicts the target; the first such one is taken.
+    ANY: it is taken for the first target, whatever it says.
+    """
+
+    EXACT = "exact"
+    COMPATIBLE = "compatible"
+    ANY = "any"
+
+
 def is_metaschedule(path: str | os.PathLike[str]) -> bool:
     """Whether ``path`` is a folder with a database of MetaSchedule."""
     return (Path(path) / RECORDS).is_file()
@@ -53,21 +67,21 @@ def import_metaschedule(
     targets: Sequence[TargetLike],
     hash_workload: Callable[[str], str],
     *,
+    match: Match = Match.COMPATIBLE,
     device: str = "metaschedule",
-    any_target: bool = False,
 ) -> ImportResult:
     """Import MetaSchedule's database in ``folder``: all of it, or nothing where a line is wrong.
 
     Args:
         logs: where to.
         folder: has the two files.
-        targets: the targets that its records may be for. A record goes to the first one that its own
-            target does not contradict; the rest is left out and counted.
+        targets: the targets that its records may be for; a record for none of them is left out and
+            counted.
         hash_workload: gives the hash of a workload (``Task.workload``) from its IRModule as TVM's
             JSON. Called in a child process, since TVM may crash on a module from elsewhere, so it
             must be a function at the top of a module.
+        match: how sure it must be that a record is for a target.
         device: name to file the records under; MetaSchedule does not know where it measured.
-        any_target: take every record as one for ``targets[0]``, whatever it says itself.
 
     Raises:
         LogsError: a file is missing or wrong (says where), no record fits the targets, or the
@@ -81,9 +95,7 @@ def import_metaschedule(
     hashes = _hash_all(source / WORKLOADS, modules, hash_workload)
 
     def reader() -> _RecordReader:
-        return _RecordReader(
-            source / RECORDS, hashes, targets[:1] if any_target else targets, any_target, device
-        )
+        return _RecordReader(source / RECORDS, hashes, targets, match, device)
 
     # First only a check of every line, so that a wrong one near the end leaves nothing half done.
     check = reader()
@@ -95,20 +107,41 @@ def import_metaschedule(
     return replace(result, torn=result.torn or None in modules, skipped=dict(check.skipped))
 
 
-def matches(described: Mapping[str, Any] | None, target: TargetLike) -> bool:
-    """Whether nothing in a TVM target (as JSON) contradicts ``target``; None says nothing at all."""
-    if described is None:
-        return True
+def contradicts(described: Mapping[str, Any], target: TargetLike) -> bool:
+    """Whether a TVM target (as JSON) says anything that is not so for ``target``."""
     if described.get("kind") != str(target.kind):
-        return False
+        return True
     ours = {"mcpu": target.mcpu, "arch": gpu_arch_of(target), "num-cores": target.threads}
     if any(described.get(key) not in (None, ours[key]) for key in ours):
-        return False
+        return True
     triple = described.get("mtriple")
     if triple and str(triple).partition("-")[0] != target.mtriple.partition("-")[0]:
-        return False
-    features = described.get("mattr")
-    return not features or set(features) == set(target.mattr)
+        return True
+    features = described.get("mattr") or target.mattr
+    return set(features) != set(target.mattr)
+
+
+def _choose(
+    described: dict[str, Any] | None, targets: Sequence[TargetLike], match: Match
+) -> tuple[TargetLike | None, str]:
+    """The target that a record is for; or None, and why there is none."""
+    if match is Match.ANY:
+        return targets[0], ""
+    text = json.dumps(described, sort_keys=True)
+    fitting = [target for target in targets if not contradicts(described or {"kind": target.kind}, target)]
+    if not fitting:
+        return None, f"for another target: {text}"
+    if match is Match.EXACT:
+        if described is None or not (described.get("arch") or _names_cpu(described)):
+            return None, f"its target does not say which CPU and how many threads: {text}"
+        if len(fitting) > 1:
+            names = " or ".join(target.name for target in fitting)
+            return None, f"its target may be {names}: {text}"
+    return fitting[0], ""
+
+
+def _names_cpu(described: Mapping[str, Any]) -> bool:
+    return bool(described.get("mcpu") and described.get("num-cores"))
 
 
 class _RecordReader:
@@ -122,13 +155,13 @@ class _RecordReader:
         path: Path,
         hashes: Sequence[str | None],
         targets: Sequence[TargetLike],
-        any_target: bool,
+        match: Match,
         device: str,
     ) -> None:
         self.skipped: Counter[str] = Counter()
         self.used: dict[str, TargetLike] = {}
         self._path, self._hashes, self._targets = path, hashes, targets
-        self._any_target, self._device = any_target, device
+        self._match, self._device = match, device
         self._created_s = path.stat().st_mtime
 
     def values(self) -> Iterator[Record | None]:
@@ -149,10 +182,9 @@ class _RecordReader:
         if workload is None:
             self.skipped["its workload's line is incomplete"] += 1
             return None
-        fitting = (target for target in self._targets if self._any_target or matches(described, target))
-        target = next(fitting, None)
+        target, reason = _choose(described, self._targets, self._match)
         if target is None:
-            self.skipped[f"for another target: {json.dumps(described, sort_keys=True)}"] += 1
+            self.skipped[reason] += 1
             return None
         self.used[target.fingerprint] = target
         record = Record(
