@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
@@ -267,3 +267,12 @@ class CompareResult:
     def max_rel_error(self) -> float:
         """The largest relative error of all outputs."""
         return max((output.max_rel_error for output in self.outputs), default=0.0)
+
+    def to_json(self) -> dict[str, Any]:
+        """The JSON object of ``edgetune compare``."""
+        return {
+            "passed": self.passed,
+            "reference": self.reference,
+            "outputs": [asdict(output) for output in self.outputs],
+            "notes": list(self.notes),
+        }

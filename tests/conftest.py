@@ -6,16 +6,18 @@ import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
-from edgetune.bundle.assemble import WrittenBundle, write_bundle
 from edgetune.records import Choice, CompareResult, CompiledModel, PreparedModel, Source, Task, TensorSpec
-from edgetune.targets import Target, detect_local
+
+if TYPE_CHECKING:
+    import onnx
+
+    from edgetune.bundle.assemble import WrittenBundle
+    from edgetune.targets import Target
 
 os.environ.setdefault("TVM_NUM_THREADS", "2")
 
@@ -32,6 +34,8 @@ class StandIn:
 
     def write(self, out: Path, **options: Any) -> WrittenBundle:
         """Write the bundle without a check, or with the options given."""
+        from edgetune.bundle.assemble import write_bundle
+
         options.setdefault("check", None)
         return write_bundle(out, self.compiled, self.prepared, self.target, self.choices, **options)
 
@@ -42,6 +46,8 @@ def passed(_: Path) -> CompareResult:
 
 def conv_model() -> onnx.ModelProto:
     """Two inputs, two outputs, three weights of 216, 8 and 1 values."""
+    from onnx import TensorProto, helper, numpy_helper
+
     rng = np.random.default_rng(7)
     kernel = rng.standard_normal((8, 3, 3, 3)).astype(np.float32)
     bias = rng.standard_normal(8).astype(np.float32)
@@ -77,7 +83,7 @@ def compile_stand_in(model: onnx.ModelProto, target: Target, work: Path) -> Stan
     import onnxruntime
     import tvm
     from tvm import relax
-    from tvm.relax.frontend.onnx import from_onnx
+    from tvm.relax.frontend.onnx import from_onnx  # noqa: TID251  # a test must not lean on the stage
 
     from edgetune.toolchain import link_shared_fcompile
 
@@ -119,6 +125,8 @@ def _dtype(onnx_type: str) -> str:
 
 @pytest.fixture(scope="session")
 def local_target() -> Target:
+    from edgetune.targets import detect_local
+
     return detect_local()
 
 

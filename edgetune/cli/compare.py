@@ -1,0 +1,125 @@
+"""``edgetune compare``: a bundle's outputs against ONNX Runtime's."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from edgetune.cli import options
+from edgetune.cli.output import Output
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from edgetune.records import CompareResult
+
+app = typer.Typer(rich_markup_mode=None)
+
+
+@app.command()
+def compare(
+    bundle: options.BundleArgument,
+    model: Annotated[
+        Path | None,
+        typer.Option(
+            "--model",
+            "-m",
+            metavar="MODEL",
+            help="Run ONNX Runtime on this ONNX file.  [default: its outputs recorded in the bundle]",
+            show_default=False,
+        ),
+    ] = None,
+    rtol: Annotated[
+        float | None,
+        typer.Option(
+            "--rtol",
+            min=0,
+            metavar="X",
+            help="Allowed relative error.  [default: by dtype, 1e-3 for float32]",
+            show_default=False,
+        ),
+    ] = None,
+    atol: Annotated[
+        float | None,
+        typer.Option(
+            "--atol",
+            min=0,
+            metavar="X",
+            help="Allowed absolute error.  [default: by dtype, 1e-4 for float32]",
+            show_default=False,
+        ),
+    ] = None,
+    inputs: Annotated[
+        Path | None,
+        typer.Option(
+            "--inputs",
+            "-i",
+            metavar="FILE.npz",
+            help="Inputs by name; ONNX Runtime is run on them too.  [default: those recorded in the bundle]",
+            show_default=False,
+        ),
+    ] = None,
+    device: options.DeviceOption = None,
+    json: options.JsonOption = False,
+    verbose: options.VerboseOption = 0,
+    quiet: options.QuietOption = False,
+) -> None:
+    """Compare a bundle's outputs with ONNX Runtime's.
+
+    A value fails when its absolute error exceeds --atol and its relative error exceeds --rtol. The
+    tolerances that would pass are printed for each output. Exit code 3 when a value fails.
+    """
+    with Output(json=json, verbose=verbose, quiet=quiet) as out:
+        from edgetune.config import load_settings
+        from edgetune.verify import compare as stage
+
+        settings = load_settings({"device": device}).settings
+        result = stage(bundle, model, rtol, atol, inputs, settings.device)
+        for note in result.notes:
+            out.note(f"note: {note}")
+        out.result(result.to_json(), lambda console: _print(console, result))
+        failure = result.first_failure
+        if failure is not None:
+            out.stderr.print(f"error: {failure.describe()}", markup=False)
+    if not result.passed:
+        raise typer.Exit(3)
+
+
+def _print(console: Console, result: CompareResult) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    console.print(f"against {result.reference}: {'passed' if result.passed else 'failed'}", markup=False)
+    table = Table("output", "values", "failed", "max abs error", "max rel error", "would pass with", box=None)
+    for output in result.outputs:
+        table.add_row(
+            Text(output.name),
+            str(output.size),
+            str(output.failed),
+            f"{output.max_abs_error:.3g}",
+            f"{output.max_rel_error:.3g}",
+            _would_pass(output.passing_atol, output.passing_rtol),
+        )
+    console.print(table)
+
+
+def _would_pass(atol: float, rtol: float) -> str:
+    """Either tolerance alone is enough, the other one left as it is."""
+    options_ = [
+        f"{name} {_rounded_up(value):g}" for name, value in (("--atol", atol), ("--rtol", rtol))
+        if math.isfinite(value)
+    ]  # fmt: skip
+    return " or ".join(options_) or "no tolerance"
+
+
+def _rounded_up(value: float) -> float:
+    """``value`` to two significant digits, never less than it."""
+    if value == 0:
+        return 0.0
+    unit = 10.0 ** (math.floor(math.log10(value)) - 1)
+    # Division and multiplication round: one step more where the product fell short.
+    steps = math.ceil(value / unit)
+    return steps * unit if steps * unit >= value else (steps + 1) * unit

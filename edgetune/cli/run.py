@@ -1,0 +1,117 @@
+"""``edgetune run``: a bundle's outputs for given or random inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from edgetune.cli import options
+from edgetune.cli.output import Output
+
+if TYPE_CHECKING:
+    import numpy as np
+    from rich.console import Console
+
+app = typer.Typer(rich_markup_mode=None)
+
+
+@app.command()
+def run(
+    bundle: options.BundleArgument,
+    input_: Annotated[
+        Path | None,
+        typer.Option(
+            "--input",
+            "-i",
+            metavar="FILE.npz",
+            help="Inputs by name.  [default: random ones]",
+            show_default=False,
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            metavar="FILE.npz",
+            help="Write the outputs by name.  [default: only describe them]",
+            show_default=False,
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, metavar="N", help="Seed of random inputs.")] = 0,
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            "--threads",
+            min=1,
+            metavar="N",
+            help="Threads to run on.  [default: the bundle's]",
+            show_default=False,
+        ),
+    ] = None,
+    json: options.JsonOption = False,
+    verbose: options.VerboseOption = 0,
+    quiet: options.QuietOption = False,
+) -> None:
+    """Run a bundle once and describe its outputs.
+
+    Inputs come from an .npz file as numpy.savez writes it, one array for each input, of exactly its
+    name, dtype and shape; without one they are random.
+    """
+    with Output(json=json, verbose=verbose, quiet=quiet) as out:
+        from edgetune.bundle.inputs import choose_inputs
+        from edgetune.bundle.reader import open_bundle
+        from edgetune.runtime import load
+
+        # The files are checked once, by load.
+        inputs = choose_inputs(open_bundle(bundle, check_files=False), input_, None if input_ else seed)
+        outputs = load(bundle, threads=threads).run(inputs)
+        if output is not None:
+            _write(output, outputs)
+            out.note(f"outputs written to {output}")
+        rows = [_describe(name, array) for name, array in outputs.items()]
+        payload = {"bundle": str(bundle), "outputs": rows, "file": str(output) if output else None}
+        out.result(payload, lambda console: _print(console, rows))
+
+
+def _write(path: Path, outputs: Mapping[str, np.ndarray]) -> None:
+    from edgetune.bundle.arrays import write_npz
+    from edgetune.errors import OutputError
+
+    try:
+        write_npz(path.expanduser(), outputs)
+    except OSError as error:
+        raise OutputError(
+            f"cannot write the outputs to {path}: {error.strerror or error}; choose another --output"
+        ) from error
+
+
+def _describe(name: str, array: np.ndarray) -> dict[str, Any]:
+    """Dtype, shape and the spread of the values; None where there are no values."""
+    import numpy as np
+
+    values = array.astype(np.float64)
+    statistics: dict[str, Any] = {"min": None, "max": None, "mean": None}
+    if values.size:
+        statistics = {"min": values.min(), "max": values.max(), "mean": values.mean()}
+    return {
+        "name": name,
+        "dtype": array.dtype.name,
+        "shape": list(array.shape),
+        **statistics,
+        "not_finite": int(values.size - np.isfinite(values).sum()),
+    }
+
+
+def _print(console: Console, rows: list[dict[str, Any]]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("output", "dtype", "shape", "min", "max", "mean", "NaN or inf", box=None)
+    for row in rows:
+        numbers = ("-" if row[key] is None else f"{row[key]:.6g}" for key in ("min", "max", "mean"))
+        shape = "x".join(str(size) for size in row["shape"]) or "scalar"
+        table.add_row(Text(row["name"]), row["dtype"], shape, *numbers, str(row["not_finite"]))
+    console.print(table)
