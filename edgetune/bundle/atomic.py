@@ -49,6 +49,8 @@ def writing(out: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             reason = "no space is left on the disk; free some"
+        elif error.errno in (errno.EEXIST, errno.ENOTDIR):
+            reason = "a part of the path is a file; correct it"
         else:
             reason = f"{error.strerror or error}; change its permissions"
         raise OutputError(
