@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -134,6 +135,14 @@ def local_target() -> Target:
 def stand_in(local_target: Target, tmp_path_factory: pytest.TempPathFactory) -> StandIn:
     """The small convolution network, compiled for this machine."""
     return compile_stand_in(conv_model(), local_target, tmp_path_factory.mktemp("stand_in"))
+
+
+@pytest.fixture(scope="session")
+def compile_model(
+    local_target: Target, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[onnx.ModelProto], StandIn]:
+    """Compiles another small model in the same way."""
+    return lambda model: compile_stand_in(model, local_target, tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(scope="session")
