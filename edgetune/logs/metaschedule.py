@@ -127,7 +127,7 @@ def _choose(
     """The target that a record is for; or None, and why there is none."""
     if match is Match.ANY:
         return targets[0], ""
-    text = json.dumps(described, sort_keys=True)
+    text = json.dumps(described, sort_keys=True)[:300]
     fitting = [target for target in targets if not contradicts(described or {"kind": target.kind}, target)]
     if not fitting:
         return None, f"for another target: {text}"
@@ -227,14 +227,17 @@ def _parse_record(entry: Any) -> tuple[int, str, Timing | Failure, dict[str, Any
         raise InvalidRecordError("the trace is not [instructions, decisions]")
     if described is not None and not isinstance(described, dict):
         raise InvalidRecordError("the target is not a JSON object")
+    features = (described or {}).get("mattr") or []
+    if not (isinstance(features, list) and all(isinstance(feature, str) for feature in features)):
+        raise InvalidRecordError("the target's mattr is not a list of texts")
     return number, json.dumps(trace, separators=(",", ":")), _outcome(seconds), described
 
 
 def _outcome(seconds: Any) -> Timing | Failure:
     if seconds is None or seconds == []:
         return Failure(Stage.RUN, FailureKind.ERROR, "MetaSchedule recorded no time")
-    if not isinstance(seconds, list) or not all(type(time) in (int, float) for time in seconds):
-        raise InvalidRecordError("the run times are not a list of seconds")
+    if not isinstance(seconds, list) or not all(type(time) in (int, float) and time > 0 for time in seconds):
+        raise InvalidRecordError("the run times are not a list of seconds above 0")
     if max(seconds) >= MAX_SECONDS:
         return Failure(Stage.RUN, FailureKind.ERROR, "MetaSchedule recorded a failure, without its reason")
     return Timing(tuple(map(float, seconds)))

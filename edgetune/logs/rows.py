@@ -118,7 +118,9 @@ def upsert_record(dialect: str) -> Any:
         standing(new) > standing(old),
         (standing(new) == standing(old)) & (new.created_s < old.created_s),
     )
-    return insert.on_conflict_do_update(index_elements=_CANDIDATE, set_=changes, where=better)
+    upsert = insert.on_conflict_do_update(index_elements=_CANDIDATE, set_=changes, where=better)
+    # SQLAlchemy forgets the number of rows of an INSERT unless told otherwise.
+    return upsert.execution_options(preserve_rowcount=True)
 
 
 def upsert_target(dialect: str) -> Any:
