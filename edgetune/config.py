@@ -41,6 +41,7 @@ class Settings(BaseModel):
     time: float | None = Field(None, description="budget of a tuning run in seconds, or as 10m, 1h30m")
     threads: int | None = Field(None, ge=1, description="threads to compile and run for")
     out: Path | None = Field(None, description="directory of the bundle to write")
+    models_cache: Path | None = Field(None, description="folder of the fetched public models")
 
     @field_validator("time", mode="before")
     @classmethod

@@ -23,7 +23,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = [
     {"cli"},
     {"api"},
-    {"workflow"},
+    {"workflow", "checking"},
     {"model", "graph", "kernels", "tuning", "verify", "benchmarking"},
     {"sides"},
     {"runtime"},

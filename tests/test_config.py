@@ -38,6 +38,7 @@ def test_each_layer_overrides_the_next(layers: Path) -> None:
         "threads": str(layers / "user.toml"),
         "device": DEFAULT,
         "out": DEFAULT,
+        "models_cache": DEFAULT,
     }
 
 

@@ -42,11 +42,11 @@ _PER_INPUT = {"GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool", "ArgMax", "A
 
 
 def count_params(model: ModelProto) -> int:
-    """Elements of all weights: initializers, those of 64-bit integers (shapes, indices) left out."""
+    """Elements of all weights: constants, those of 64-bit integers (shapes, indices) left out."""
     return sum(
         math.prod(tensor.dims)
         for graph in graphs.walk_graphs(model.graph)
-        for tensor in graph.initializer
+        for tensor in graphs.constants(graph).values()
         if tensor.data_type not in _NOT_WEIGHTS
     )
 

@@ -7,12 +7,10 @@ user's cache directory), and used from there afterwards.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import hashlib
 import importlib.metadata
 import importlib.util
-import os
 import subprocess
 import sys
 import tempfile
@@ -23,10 +21,10 @@ from pathlib import Path
 import platformdirs
 import pydantic
 
-from edgetune.errors import ModelError, OutputError, UsageError
+from edgetune.config import load_settings
+from edgetune.errors import ModelError, OutputError, UsageError, did_you_mean
 from edgetune.resources import data_path
 
-CACHE_VARIABLE = "EDGETUNE_MODELS_CACHE"
 PIP_TIMEOUT_S = 600
 
 
@@ -75,15 +73,13 @@ def get(name: str) -> RegisteredModel:
     known = _registry()
     if name in known:
         return known[name]
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
-    hint = f"did you mean {', '.join(near)}?" if near else f"there are {', '.join(known)}"
-    raise UsageError(f"{name!r} is no registered model; {hint}")
+    raise UsageError(f"{name!r} is no registered model; {did_you_mean(name, known)}")
 
 
 def cache_dir() -> Path:
     """Where fetched files are kept."""
-    configured = os.environ.get(CACHE_VARIABLE)
-    return Path(configured) if configured else Path(platformdirs.user_cache_dir("edgetune")) / "models"
+    configured = load_settings().settings.models_cache
+    return configured or Path(platformdirs.user_cache_dir("edgetune", appauthor=False)) / "models"
 
 
 def fetch(name: str, *, random_weights: bool = False) -> Path:
@@ -212,7 +208,7 @@ def _place(data: bytes, path: Path) -> None:
             temporary.unlink(missing_ok=True)
         raise OutputError(
             f"{path} cannot be written: {error.strerror}; free some space, or choose another folder "
-            f"(the cache's is set with {CACHE_VARIABLE})"
+            "(EDGETUNE_MODELS_CACHE sets the cache's)"
         ) from error
 
 

@@ -30,7 +30,7 @@ def bind_shapes(model: ModelProto, shapes: Mapping[str, Sequence[int]]) -> PassR
     declared = interface.inputs(model)
     bound = bound_inputs(declared, shapes)
     if still_open := [value for value in bound if not value.fixed]:
-        raise ModelError(open_dims_message(declared, still_open))
+        raise ModelError(open_dims_message(bound, still_open))
     if bound == declared:
         return unchanged(model)
     model = graphs.copy(model)
@@ -139,7 +139,8 @@ def examples(values: Sequence[Value]) -> list[tuple[str, tuple[int, ...]]]:
 
 
 def _guess(dim: Dim, axis: int, dims: Sequence[Dim]) -> int:
-    if axis == 0 or (isinstance(dim, str) and "batch" in dim.lower()):
+    batch_behind = isinstance(dims[0], int) and axis == 1 and len(dims) == 3  # state [layers, batch, size]
+    if axis == 0 or batch_behind or (isinstance(dim, str) and "batch" in dim.lower()):
         return 1
     channels_first = len(dims) == 4 and axis == 1 and not isinstance(dims[3], int)
     if channels_first:

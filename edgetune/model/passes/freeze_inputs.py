@@ -6,14 +6,13 @@ holds 16000, and one input less.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 from onnx import ModelProto, numpy_helper
 
-from edgetune.errors import UsageError
+from edgetune.errors import UsageError, did_you_mean
 from edgetune.model import graphs, interface
 from edgetune.model.pipeline import PassResult, unchanged
 
@@ -57,11 +56,10 @@ def require_input(name: str, declared: Mapping[str, interface.Value], option: st
     """
     if name in declared:
         return declared[name]
-    near = difflib.get_close_matches(name, declared, n=3, cutoff=0.5) or list(declared)
+    if not declared:
+        raise UsageError(f"{option} names {name!r}, but the model has no inputs left to set")
     raise UsageError(
-        f"{option} names {name!r}, which is no input of the model; did you mean {', '.join(near)}?"
-        if near
-        else f"{option} names {name!r}, but the model has no inputs left to set"
+        f"{option} names {name!r}, which is no input of the model; {did_you_mean(name, declared)}"
     )
 
 
