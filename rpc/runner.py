@@ -18,6 +18,7 @@ import contextlib
 import ctypes
 import json
 import os
+import resource
 import select
 import shutil
 import signal
@@ -206,6 +207,7 @@ def _session(connection: socket.socket, folder: str, parent: int) -> None:
     """Serve RPC on a connection, in a fresh child process; never returns."""
     try:
         _die_with(parent)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # crashes are expected, their core files not wanted
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.chdir(folder)

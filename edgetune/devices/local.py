@@ -70,18 +70,20 @@ class LocalTransport:
             self._runner.port(deadline)
             return Endpoint("127.0.0.1", self._tracker.port(deadline), self.key)
 
-    def revive(self) -> None:
-        """Start a new tracker or runner in place of one that has died."""
+    def revive(self) -> bool:
+        """Start a new tracker or runner in place of one that has died; say whether one had."""
         with self._lock:
             if self._tracker is None or self._runner is None:
-                return
+                return False
             if not self._tracker.alive():
                 self._tracker.stop()
                 self._runner.stop()
                 self._tracker = None
-            if not self._runner.alive():
-                self._runner.stop()
-                self._start(time.monotonic() + START_TIMEOUT_S)
+            if self._runner.alive():
+                return False
+            self._runner.stop()
+            self._start(time.monotonic() + START_TIMEOUT_S)
+            return True
 
     def processes(self) -> tuple[int, ...]:
         """Return the process ids of the tracker and the runner, as far as they run."""

@@ -59,8 +59,8 @@ class Transport(Protocol):
         """
         ...
 
-    def revive(self) -> None:
-        """Check the device after its connection broke; start again what has died.
+    def revive(self) -> bool:
+        """Check the device after its connection broke, start again what has died, and say if anything had.
 
         Raises:
             DeviceError: it cannot be brought back.

@@ -1,0 +1,302 @@
+"""Measures artifacts on a device: right values first, then time, no longer than needed.
+
+For one candidate: upload and load; one run on random data, whose results are compared with the
+unscheduled kernel's; a few short repeats that tell a clearly slow candidate from a good one; and for a
+good one enough repeats for a median worth comparing. A good candidate takes tens of milliseconds.
+
+Only functions that every TVM RPC server has are used, so the device's runner need not be Python.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from edgetune.devices.session import (
+    Session,
+    SessionError,
+    SessionLostError,
+    SessionTimeoutError,
+    lease,
+)
+from edgetune.errors import DeviceError
+from edgetune.records import Artifact, Failure, FailureKind, Stage, Task, Timing
+from edgetune.tuning.arguments import ArgumentSpec, disagreement, poison, random_arguments
+from edgetune.tuning.build import ENTRY
+from edgetune.tuning.options import MeasureOptions
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from edgetune.devices.transport import Device
+
+_FIRST_RUN_RATIO = 4.0
+"""A first run, cold and timed from here, is only taken as slow beyond so many times the best."""
+_TRANSFER_S = 0.02
+"""What the first run's time may hold of the connection's latency."""
+_CLOSE_CALL = 1.05
+"""Candidates this near to the best, or better, are timed twice as long: the best is chosen by it."""
+_BIG_THREAD_MODE = 1
+"""``ThreadGroup::kBig`` of TVM's ``runtime.config_threadpool``."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A task's arguments and what its kernel should compute, by position of the result."""
+
+    task: Task
+    specs: tuple[ArgumentSpec, ...]
+    expected: Mapping[int, np.ndarray]
+
+
+class Measurer(Protocol):
+    """Measures artifacts of one task at a time. Threads: the caller's one only."""
+
+    def prepare(self, prepared: Prepared) -> None:
+        """Make a task's arguments ready for the artifacts that follow."""
+        ...
+
+    def measure(self, artifact: Artifact, best_s: float | None) -> Timing | Failure:
+        """Time an artifact; ``best_s`` is the best median known for its task."""
+        ...
+
+    def pulse(self) -> float:
+        """Return the seconds that a fixed kernel takes now: how fast the device is at the moment."""
+        ...
+
+    def close(self) -> None:
+        """Give the device back."""
+        ...
+
+
+class DeviceMeasurer:
+    """Measures over RPC on a leased device; leases it anew when a candidate took the session along.
+
+    Args:
+        device: must be up (``device.up()``).
+        kind: ``llvm`` or ``cuda``: where the kernels run.
+        threads: how many threads kernels must run on.
+        pulse_library: the fixed kernel of :mod:`edgetune.tuning.pulse`, built for the target.
+        options: how to time.
+        lease_timeout_s: how long to wait for the device.
+
+    Raises:
+        DeviceError: (from every method) the device is gone, and did not come back.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        kind: str,
+        threads: int,
+        pulse_library: bytes,
+        options: MeasureOptions,
+        lease_timeout_s: float,
+    ) -> None:
+        self._device = device
+        self._kind = "cuda" if kind == "cuda" else "cpu"
+        self._threads = threads
+        self._pulse_library = pulse_library
+        self._options = options
+        self._lease_timeout_s = lease_timeout_s
+        self._session: Session | None = None
+        self._prepared: Prepared | None = None
+        self._arguments: list[Any] = []
+        self._poisons: dict[int, Any] = {}
+        self._pulse: Any = None
+        self._loaded = 0
+
+    def prepare(self, prepared: Prepared) -> None:
+        """Keep a task's arguments; they go to the device with its first artifact."""
+        if self._prepared is not prepared:
+            self._prepared = prepared
+            self._arguments = []
+            self._poisons = {}
+
+    def measure(self, artifact: Artifact, best_s: float | None) -> Timing | Failure:
+        """Time an artifact, or say how it failed."""
+        for attempt in range(2):
+            session = self._ready()
+            stage = Stage.LOAD
+            try:
+                with session.deadline(self._options.load_timeout_s, "loading the candidate"):
+                    module = self._load(session, artifact.library)
+                    run = module[ENTRY]
+                stage = Stage.RUN
+                return self._timed(session, module, run, best_s)
+            except SessionTimeoutError as error:
+                self._drop()
+                return Failure(stage, FailureKind.TIMEOUT, str(error))
+            except SessionLostError as error:
+                # If the runner itself died, the candidate is not known to be the reason.
+                if self._drop() and attempt == 0:
+                    continue
+                return Failure(stage, FailureKind.CRASH, str(error))
+            except SessionError as error:
+                return Failure(stage, FailureKind.ERROR, str(error))
+        raise AssertionError("unreachable")
+
+    def pulse(self) -> float:
+        """Return the fixed kernel's median seconds."""
+        for _ in range(2):
+            session = self._ready()
+            try:
+                with session.deadline(self._options.run_timeout_s, "running the reference kernel"):
+                    result: float = self._pulse()
+                    return result
+            except SessionError:
+                self._drop()
+        raise DeviceError(
+            f"Device '{self._device.name}' failed twice to run the reference kernel. "
+            "Check that the target fits the device, and that its runner runs."
+        )
+
+    def close(self) -> None:
+        """Give the device back."""
+        self._forget()
+
+    def _load(self, session: Session, library: bytes) -> Any:
+        # A new name for each: writing over a library that is still mapped changes or crashes that one.
+        self._loaded += 1
+        name = f"candidate{self._loaded}.so"
+        session.upload(name, library)
+        module = session.load(name)
+        session.remove(name)
+        return module
+
+    def _timed(
+        self, session: Session, module: Any, run: Any, best_s: float | None
+    ) -> Timing | Failure:
+        options = self._options
+        with session.deadline(options.run_timeout_s, "one run"):
+            for index, poisoned in self._poisons.items():
+                poisoned.copyto(self._arguments[index])
+            started = time.perf_counter()
+            run(*self._arguments)
+            self._arguments[0].device.sync()
+            first_s = time.perf_counter() - started
+        with session.deadline(options.load_timeout_s, "fetching the results"):
+            if wrong := self._wrong():
+                return Failure(Stage.CHECK, FailureKind.WRONG_RESULT, wrong)
+        if best_s is not None and first_s > _FIRST_RUN_RATIO * best_s + _TRANSFER_S:
+            return Timing((first_s,), slow=True)
+        limit_s = options.run_timeout_s + 20 * first_s
+        with session.deadline(limit_s, "timing"):
+            times = self._repeat(module, number=1, repeats=2 if first_s > 0.1 else 3, min_ms=1)
+            typical = sorted(times)[len(times) // 2]
+            if best_s is not None and typical > options.slow_ratio * best_s:
+                return Timing(times, slow=True)
+            if sum(times) > options.repeats * options.repeat_ms / 1e3:
+                # So few runs already took longer than all repeats together are meant to.
+                return Timing(times)
+            number = max(1, round(options.repeat_ms / 1e3 / typical))
+            times = self._repeat(module, number, options.repeats)
+            if best_s is None or sorted(times)[len(times) // 2] < _CLOSE_CALL * best_s:
+                times += self._repeat(module, number, options.repeats)
+        return Timing(times)
+
+    def _repeat(self, module: Any, number: int, repeats: int, min_ms: int = 0) -> tuple[float, ...]:
+        device = self._arguments[0].device
+        evaluator = module.time_evaluator(ENTRY, device, number=number, repeat=repeats, min_repeat_ms=min_ms)
+        # The clock of some devices is coarse; a time of zero would be better than everything.
+        return tuple(max(float(t), 1e-9) for t in evaluator(*self._arguments).results)
+
+    def _wrong(self) -> str | None:
+        assert self._prepared is not None
+        for index, expected in self._prepared.expected.items():
+            dtype = self._prepared.specs[index].dtype
+            if wrong := disagreement(dtype, expected, self._arguments[index].numpy()):
+                return wrong
+        return None
+
+    def _ready(self) -> Session:
+        """Return a session that has the arguments of the current task."""
+        session = self._session or self._open()
+        if self._prepared is not None and not self._arguments:
+            self._send_arguments(session, self._prepared)
+        return session
+
+    def _send_arguments(self, session: Session, prepared: Prepared) -> None:
+        import tvm
+
+        device = session.tvm_device(self._kind)
+        try:
+            with session.deadline(self._options.load_timeout_s, "moving the arguments"):
+                values = random_arguments(prepared.specs, prepared.task.workload)
+                self._arguments = [tvm.runtime.tensor(value, device=device) for value in values]
+                self._poisons = {
+                    index: tvm.runtime.tensor(poison(prepared.specs[index]), device=device)
+                    for index in prepared.expected
+                }
+        except SessionError as error:
+            self._drop()
+            size = sum(spec.nbytes for spec in prepared.specs) / 1e6
+            raise DeviceError(
+                f"Device '{self._device.name}' does not take the arguments of task {prepared.task.name} "
+                f"({size:.0f} MB): {error}. Has it enough memory?"
+            ) from error
+
+    def _open(self) -> Session:
+        session = lease(self._device, self._lease_timeout_s)
+        try:
+            with session.deadline(self._options.load_timeout_s, "preparing the device"):
+                self._set_threads(session)
+                self._pulse = self._load_pulse(session)
+        except SessionError as error:
+            session.close()
+            raise DeviceError(
+                f"Device '{self._device.name}' cannot be prepared: {error}. Does the target fit the device, "
+                "and is the runner's TVM the same version as this one?"
+            ) from error
+        self._session = session
+        return session
+
+    def _set_threads(self, session: Session) -> None:
+        count = session.function("runtime.NumThreads")
+        if int(count()) != self._threads:
+            session.function("runtime.config_threadpool")(_BIG_THREAD_MODE, self._threads)
+        if int(count()) != self._threads:
+            session.close()
+            raise DeviceError(
+                f"Device '{self._device.name}' runs kernels on {count()} threads, the target says "
+                f"{self._threads}. Start its runner with --threads {self._threads}, or give --threads here."
+            )
+
+    def _load_pulse(self, session: Session) -> Any:
+        import tvm
+
+        from edgetune.tuning import pulse
+
+        session.upload("pulse.so", self._pulse_library)
+        module = session.load("pulse.so")
+        device = session.tvm_device(self._kind)
+        tensors = [tvm.runtime.tensor(value, device=device) for value in pulse.arguments()]
+        evaluator = module.time_evaluator(
+            ENTRY, device, number=1, repeat=pulse.REPEATS, min_repeat_ms=pulse.REPEAT_MS
+        )
+        return lambda: evaluator(*tensors).median
+
+    def _drop(self) -> bool:
+        """Forget a broken session; say whether the device's own processes had died and were revived."""
+        self._forget()
+        return self._device.transport.revive()
+
+    def _forget(self) -> None:
+        if self._session is not None:
+            self._session.abandon()
+        self._session = None
+        self._arguments = []
+        self._poisons = {}
+        self._pulse = None
+
+
+def median_drift(before_s: float, after_s: float) -> float:
+    """Return the relative change between two pulses, 0.25 for a quarter more or less."""
+    return max(before_s, after_s) / min(before_s, after_s) - 1
+
+
+def spread(pulses: Sequence[float]) -> float:
+    """Return the relative distance of the slowest pulse from the fastest."""
+    return max(pulses) / min(pulses) - 1 if pulses else 0.0
