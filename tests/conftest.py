@@ -155,3 +155,17 @@ def shared_bundle(stand_in: StandIn, tmp_path_factory: pytest.TempPathFactory) -
 def bundle(stand_in: StandIn, tmp_path: Path) -> Path:
     """A bundle of ``stand_in`` of the test's own, to damage at will."""
     return stand_in.write(tmp_path / "conv", check=passed).path
+
+
+@pytest.fixture
+def run_cli(capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Runs the command line in this process: exit code, stdout, stderr."""
+
+    def run(*args: str) -> tuple[int, str, str]:
+        from edgetune.cli.main import main
+
+        capfd.readouterr()
+        code = main(args)
+        return code, *capfd.readouterr()
+
+    return run
