@@ -195,7 +195,9 @@ def _target_entry(target: Target) -> m.TargetEntry:
 
 def _kernel_entry(choice: Choice, compiled: CompiledModel) -> m.KernelEntry:
     task = choice.task
-    symbols = tuple(symbol for symbol, name in compiled.symbols.items() if name == task.name)
+    # A task's own name is a function of the library too, unless another task's kernel is called so.
+    symbols = {task.name} - compiled.symbols.keys()
+    symbols |= {symbol for symbol, name in compiled.symbols.items() if name == task.name}
     return m.KernelEntry(
         name=task.name,
         workload=task.workload,
@@ -204,7 +206,7 @@ def _kernel_entry(choice: Choice, compiled: CompiledModel) -> m.KernelEntry:
         calls=task.weight,
         flops=task.flops,
         best_us=None if choice.best_s is None else choice.best_s * 1e6,
-        symbols=symbols or (task.name,),
+        symbols=tuple(sorted(symbols)),
     )
 
 
