@@ -111,15 +111,35 @@ def test_quantised_values_may_be_one_step_off():
     assert not diff(np.array([10], np.int8), np.array([12], np.int8)).passed
 
 
-def test_tolerances_come_with_the_dtype():
-    assert (diff(f32(1), f32(1)).rtol, diff(f32(1), f32(1)).atol) == TOLERANCES["float32"]
+def test_tolerances_come_with_the_dtype_and_the_scale():
+    rtol, part = TOLERANCES["float32"]
+    for scale in (1e-2, 1.0, 1e6):
+        result = diff(f32(scale, 0), f32(scale, 0))
+        assert result.rtol == rtol
+        assert result.atol == pytest.approx(part * scale)
     assert diff(np.float16([1.0]), np.float16([1.005])).passed
     assert not diff(f32(1.0), f32(1.005)).passed
 
 
+def test_a_softmax_over_many_classes_cannot_be_wrong_unnoticed():
+    expected = np.full(10_000, 1e-4, np.float32)
+    assert not diff(expected, expected * np.float32(1.01)).passed
+    assert diff(expected, expected * np.float32(1.0001)).passed
+
+
+def test_rounding_of_large_values_passes():
+    expected = f32(1e6, -1e6, 0.5)
+    assert diff(expected, expected + f32(0.5, 0.5, 0.5)).passed
+
+
+def test_noise_where_all_is_zero_passes():
+    assert diff(f32(0, 0), f32(1e-8, -1e-8)).passed
+    assert not diff(f32(0, 0), f32(1e-3, 0)).passed
+
+
 def test_relative_error_at_zero_counts_only_where_it_matters():
     assert diff(f32(0, 2), f32(1e-6, 2)).max_rel_error == 0.0
-    assert diff(f32(0, 2), f32(1.0, 2)).max_rel_error == math.inf
+    assert diff(f32(0, 2), f32(1, 2)).max_rel_error == math.inf
 
 
 @given(

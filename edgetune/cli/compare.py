@@ -48,7 +48,7 @@ def compare(
             "--atol",
             min=0,
             metavar="X",
-            help="Allowed absolute error.  [default: by dtype, 1e-4 for float32]",
+            help="Allowed absolute error.  [default: by dtype, 1e-4 of the largest value for float32]",
             show_default=False,
         ),
     ] = None,
