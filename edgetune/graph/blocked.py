@@ -10,24 +10,38 @@ values that no result depends on, because the weights that would read them are z
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import tvm
 from tvm import relax, te
 
+from edgetune.kernels.schedules import unflatten
 from edgetune.targets import Target
 
 
 @dataclass(frozen=True)
 class BlockedValue:
-    """A blocked tensor: its expression ``[N, ceil(C / b), H * W, b]`` and what the shape hides."""
+    """A blocked tensor: its expression ``[N, blocks, H * W, b]`` and what the shape hides.
+
+    ``groups``: the channels are padded to whole blocks within each of so many groups, as grouped
+    convolutions need it; 1 pads only at the end.
+    """
 
     expr: Any
     channels: int
     height: int
     width: int
+    groups: int = 1
+
+    def like(self, expr: Any) -> BlockedValue:
+        """Another tensor in the same form."""
+        return replace(self, expr=expr)
+
+    def padded(self, lanes: int) -> bool:
+        """Whether some lanes hold no channel."""
+        return (self.channels // self.groups) % lanes != 0
 
 
 class Rewriter:
@@ -117,44 +131,52 @@ class Rewriter:
         """The blocked form of an expression, if it was computed so."""
         return self._blocked.get(expr) if isinstance(expr, relax.Var) else None
 
-    def blocked(self, expr: Any) -> BlockedValue:
+    def blocked(self, expr: Any, groups: int = 1) -> BlockedValue:
         """The blocked form of a 4-d expression, converted when needed."""
-        if isinstance(expr, relax.Var) and expr in self._blocked:
-            return self._blocked[expr]
-        value = self.block(self.plain(expr))
-        if isinstance(expr, relax.Var):
+        known = self.blocked_or_none(expr)
+        if known is not None and _same_padding(known, groups, self.lanes):
+            return known
+        value = self.block(self.plain(expr), groups)
+        if known is None and isinstance(expr, relax.Var):
             self._blocked[expr] = value
         return value
 
-    def block(self, plain: Any) -> BlockedValue:
+    def block(self, plain: Any, groups: int = 1) -> BlockedValue:
         """Emit the conversion of a plain ``[N, C, H, W]`` tensor."""
         batch, channels, height, width = (int(d) for d in plain.ty.shape)
-        lanes = self.lanes
+        lanes, per_group = self.lanes, channels // groups
+        blocks = -(-per_group // lanes)
 
         def to_blocked(x: te.Tensor) -> te.Tensor:
             def element(n: te.Var, c: te.Var, f: te.Var, i: te.Var) -> te.PrimExpr:
-                value = x[n, c * lanes + i, f // width, f % width]
-                if channels % lanes == 0:
+                within = c * lanes + i if groups == 1 else (c % blocks) * lanes + i
+                channel = within if groups == 1 else (c // blocks) * per_group + within
+                value = x[(n, channel, *unflatten(f, height, width))]
+                if per_group % lanes == 0:
                     return value
-                return te.if_then_else(c * lanes + i < channels, value, tvm.tirx.const(0, x.dtype))
+                return te.if_then_else(within < per_group, value, tvm.tirx.const(0, x.dtype))
 
-            return te.compute((batch, -(-channels // lanes), height * width, lanes), element, name="to_blocked")
+            return te.compute((batch, groups * blocks, height * width, lanes), element, name="to_blocked")
 
-        return BlockedValue(self.emit_te(to_blocked, plain, name="to_blocked"), channels, height, width)
+        expr = self.emit_te(to_blocked, plain, name="to_blocked")
+        return BlockedValue(expr, channels, height, width, groups)
 
     def unblock(self, value: BlockedValue, shape: tuple[int, ...]) -> Any:
-        """Emit the conversion back to a plain tensor of the given shape (``[N, C, ...]``)."""
+        """Emit the conversion back to a plain ``[N, C, H, W]`` tensor."""
         lanes, width = self.lanes, value.width
-
-        if value.height * value.width == 1 and value.channels % lanes == 0:
+        if value.height * value.width == 1 and not value.padded(lanes):
             return self.emit(relax.op.reshape(value.expr, shape))
+        per_group = value.channels // value.groups
+        blocks = -(-per_group // lanes)
 
         def to_plain(x: te.Tensor) -> te.Tensor:
-            return te.compute(
-                (shape[0], value.channels, value.height, width),
-                lambda n, c, h, w: x[n, c // lanes, h * width + w, c % lanes],
-                name="to_plain",
-            )
+            def element(n: te.Var, c: te.Var, h: te.Var, w: te.Var) -> te.PrimExpr:
+                if value.groups == 1:
+                    return x[n, c // lanes, h * width + w, c % lanes]
+                within = c % per_group
+                return x[n, (c // per_group) * blocks + within // lanes, h * width + w, within % lanes]
+
+            return te.compute(shape, element, name="to_plain")
 
         return self.emit_te(to_plain, value.expr, name="to_plain")
 
@@ -171,6 +193,13 @@ class Rewriter:
         if isinstance(value, relax.TupleGetItem):
             return relax.TupleGetItem(self.plain(value.tuple_value), value.index)
         return self.plain(value)
+
+
+def _same_padding(value: BlockedValue, groups: int, lanes: int) -> bool:
+    """Whether padding within ``groups`` groups gives the form that the value has."""
+    if value.groups == groups:
+        return True
+    return not value.padded(lanes) and (value.channels // groups) % lanes == 0
 
 
 Rule = Callable[[Rewriter, Any], Any]

@@ -19,6 +19,7 @@ def rules() -> dict[str, Rule]:
     """The rule of each operator, by Relax name."""
     table: dict[str, Rule] = {
         "relax.nn.conv2d": _conv2d,
+        "relax.nn.conv2d_transpose": _conv2d_transpose,
         "relax.nn.max_pool2d": _max_pool,
         "relax.nn.avg_pool2d": _avg_pool,
         "relax.mean": _mean,
@@ -61,48 +62,82 @@ def _conv2d(rewriter: Rewriter, call: Any) -> BlockedValue | None:
     groups = int(attrs.groups)
     geometry = _Geometry(attrs, (height, width), (kernel_h, kernel_w))
     lanes = rewriter.lanes
-    if groups == channels == out_channels and per_group == 1 and groups > 1:
-        packed = _pad_to(weight.reshape(channels, kernel_h, kernel_w), 0, lanes)
-        packed = packed.reshape(-1, lanes, kernel_h, kernel_w).transpose(0, 2, 3, 1)
+    if groups == channels == out_channels and groups > 1:
+        value = rewriter.blocked_or_none(call.args[0]) or rewriter.blocked(call.args[0])
+        packed = _block_channels(weight[:, 0], value.groups, lanes).transpose(0, 2, 3, 1)
         expr = rewriter.emit_te(
-            window.depthwise,
-            rewriter.blocked(call.args[0]).expr,
-            _const(packed),
-            *geometry.arguments(),
-            name="depthwise_conv2d",
+            window.depthwise, value.expr, _const(packed), *geometry.arguments(), name="depthwise_conv2d"
         )
-        return BlockedValue(expr, out_channels, *geometry.output)
-    if groups > 1 and (per_group % lanes or (out_channels // groups) % lanes):
-        return None
+        return BlockedValue(expr, out_channels, *geometry.output, value.groups)
     plain_input = channels < lanes and groups == 1
-    packed = _pack_conv_weight(weight, lanes, plain_input)
-    source = rewriter.plain(call.args[0]) if plain_input else rewriter.blocked(call.args[0]).expr
-    size, stride, padding, dilation = geometry.arguments()
+    source = rewriter.plain(call.args[0]) if plain_input else rewriter.blocked(call.args[0], groups).expr
     expr = rewriter.emit_te(
         contraction.conv2d,
         source,
-        _const(packed),
-        size,
-        stride,
-        padding,
-        dilation,
+        _const(_pack_conv_weight(weight, groups, lanes, plain_input)),
+        *geometry.arguments(),
         groups,
         plain_input,
         name="conv2d",
     )
-    return BlockedValue(expr, out_channels, *geometry.output)
+    return BlockedValue(expr, out_channels, *geometry.output, groups)
 
 
-def _pack_conv_weight(weight: np.ndarray, lanes: int, plain_input: bool) -> np.ndarray:
-    """``[O, I, KH, KW]`` to ``[O/b, I/b, KH, KW, b, b]``, or ``[O/b, I, KH, KW, 1, b]`` for plain input."""
-    weight = _pad_to(weight, 0, lanes)
+def _conv2d_transpose(rewriter: Rewriter, call: Any) -> Any:
+    """Transposed convolution whose windows do not overlap: a pointwise convolution, then a shuffle of pixels."""
+    attrs = call.attrs
+    weight = rewriter.constant(call.args[1])
+    if weight is None or not _is_float32(call.args[0]) or int(attrs.groups) != 1 or str(attrs.data_layout) != "NCHW":
+        return None
+    _, channels, height, width = _shape(call.args[0])
+    _, out_channels, kernel_h, kernel_w = weight.shape
+    stride = _pair(attrs.strides)
+    if stride != (kernel_h, kernel_w) or any(int(p) for p in [*attrs.padding, *attrs.output_padding]):
+        return None
+    lanes = rewriter.lanes
+    phases = kernel_h * kernel_w
+    # Output channels in the order (row and column in the window, channel), each phase in whole blocks.
+    by_phase = weight.transpose(2, 3, 1, 0).reshape(phases * out_channels, channels, 1, 1)
+    packed = _pack_conv_weight(by_phase, 1, lanes, False, out_groups=phases)
+    value = rewriter.blocked(call.args[0])
+    blocks = -(-out_channels // lanes)
+    geometry = (height, width), (1, 1), (0, 0, 0, 0), (1, 1)
+    product = rewriter.emit_te(
+        contraction.conv2d, value.expr, _const(packed), *geometry, 1, False, name="conv2d_transpose"
+    )
+    out_h, out_w = height * kernel_h, width * kernel_w
+
+    def shuffle(x: te.Tensor) -> te.Tensor:
+        def element(n: te.Var, c: te.Var, f: te.Var, i: te.Var) -> te.PrimExpr:
+            row, column = f // out_w, f % out_w
+            phase = (row % kernel_h) * kernel_w + column % kernel_w
+            return x[n, phase * blocks + c, (row // kernel_h) * width + column // kernel_w, i]
+
+        return te.compute((x.shape[0], blocks, out_h * out_w, lanes), element, name="pixel_shuffle")
+
+    expr = rewriter.emit_te(shuffle, product, name="pixel_shuffle")
+    return BlockedValue(expr, out_channels, out_h, out_w)
+
+
+def _pack_conv_weight(
+    weight: np.ndarray, groups: int, lanes: int, plain_input: bool, out_groups: int | None = None
+) -> np.ndarray:
+    """``[O, I, KH, KW]`` to ``[O/b, I/b, KH, KW, b, b]``, or ``[O/b, I, KH, KW, 1, b]`` for plain input.
+
+    Output channels are padded to whole blocks within each of ``out_groups`` (default ``groups``).
+    """
+    blocked = _block_channels(weight, out_groups or groups, lanes)
     if plain_input:
-        blocked = weight.reshape(-1, lanes, *weight.shape[1:])
         return blocked.transpose(0, 2, 3, 4, 1)[:, :, :, :, None, :]
-    weight = _pad_to(weight, 1, lanes)
-    out, inner, kernel_h, kernel_w = weight.shape
-    blocked = weight.reshape(out // lanes, lanes, inner // lanes, lanes, kernel_h, kernel_w)
-    return blocked.transpose(0, 2, 4, 5, 3, 1)
+    padded = _pad_to(blocked, 2, lanes)
+    out, _, inner, kernel_h, kernel_w = padded.shape
+    return padded.reshape(out, lanes, inner // lanes, lanes, kernel_h, kernel_w).transpose(0, 2, 4, 5, 3, 1)
+
+
+def _block_channels(array: np.ndarray, groups: int, lanes: int) -> np.ndarray:
+    """``[C, ...]`` to ``[blocks, b, ...]``, padded with zeros to whole blocks within each group."""
+    grouped = _pad_to(array.reshape(groups, -1, *array.shape[1:]), 1, lanes)
+    return grouped.reshape(-1, lanes, *array.shape[1:])
 
 
 class _Geometry:
@@ -151,7 +186,7 @@ def _max_pool(rewriter: Rewriter, call: Any) -> BlockedValue | None:
     expr = rewriter.emit_te(
         window.max_pool, value.expr, size, geometry.kernel, stride, padding, dilation, name="max_pool2d"
     )
-    return BlockedValue(expr, value.channels, *geometry.output)
+    return BlockedValue(expr, value.channels, *geometry.output, value.groups)
 
 
 def _avg_pool(rewriter: Rewriter, call: Any) -> BlockedValue | None:
@@ -170,7 +205,7 @@ def _avg_pool(rewriter: Rewriter, call: Any) -> BlockedValue | None:
         bool(call.attrs.count_include_pad),
         name="avg_pool2d",
     )
-    return BlockedValue(expr, value.channels, *geometry.output)
+    return BlockedValue(expr, value.channels, *geometry.output, value.groups)
 
 
 def _pooled(rewriter: Rewriter, call: Any) -> tuple[BlockedValue | None, _Geometry | None]:
@@ -193,7 +228,7 @@ def _mean(rewriter: Rewriter, call: Any) -> BlockedValue | None:
     if value is None or sorted(axes) != [2, 3] or not call.attrs.keepdims:
         return None
     expr = rewriter.emit(relax.op.mean(value.expr, axis=[2], keepdims=True))
-    return BlockedValue(expr, value.channels, 1, 1)
+    return BlockedValue(expr, value.channels, 1, 1, value.groups)
 
 
 def _concat(rewriter: Rewriter, call: Any) -> BlockedValue | None:
@@ -202,9 +237,9 @@ def _concat(rewriter: Rewriter, call: Any) -> BlockedValue | None:
     if not fields or axis is None or int(axis) != 1:
         return None
     values = [rewriter.blocked_or_none(f) for f in fields]
-    if any(v is None for v in values) or any(v.channels % rewriter.lanes for v in values if v is not None):
-        return None
     known = [v for v in values if v is not None]
+    if len(known) < len(values) or any(v.padded(rewriter.lanes) for v in known):
+        return None
     expr = rewriter.emit(relax.op.concat([v.expr for v in known], axis=1))
     return BlockedValue(expr, sum(v.channels for v in known), known[0].height, known[0].width)
 
@@ -229,17 +264,17 @@ def _resize(rewriter: Rewriter, call: Any) -> BlockedValue | None:
             name="resize",
         )
 
-    return BlockedValue(rewriter.emit_te(nearest, value.expr, name="resize"), value.channels, height, width)
+    expr = rewriter.emit_te(nearest, value.expr, name="resize")
+    return BlockedValue(expr, value.channels, height, width, value.groups)
 
 
 def _unary(rewriter: Rewriter, call: Any) -> BlockedValue | None:
     value = rewriter.blocked_or_none(call.args[0])
     if value is None:
         return None
-    if call.op.name not in _FINITE_UNARY and value.channels % rewriter.lanes:
+    if call.op.name not in _FINITE_UNARY and value.padded(rewriter.lanes):
         return None
-    expr = rewriter.emit(tvm.ir.Call(call.op, [value.expr, *call.args[1:]], call.attrs, call.ty_args))
-    return BlockedValue(expr, value.channels, value.height, value.width)
+    return value.like(rewriter.emit(tvm.ir.Call(call.op, [value.expr, *call.args[1:]], call.attrs, call.ty_args)))
 
 
 def _divide(rewriter: Rewriter, call: Any) -> Any:
@@ -266,37 +301,33 @@ def _binary(rewriter: Rewriter, call: Any) -> BlockedValue | None:
     if not known or len(_shape(call)) != 4:
         return None
     _, channels, height, width = _shape(call)
-    if channels % rewriter.lanes and call.op.name not in _FINITE_BINARY:
+    # Where both sides are blocked but padded differently, the larger one keeps its form.
+    model = max(known, key=lambda v: v.height * v.width)
+    form = BlockedValue(None, channels, height, width, model.groups)
+    if model.channels != channels or (form.padded(rewriter.lanes) and call.op.name not in _FINITE_BINARY):
         return None
-    operands = []
-    for argument, value in zip(call.args, sides, strict=True):
-        operand = _operand(rewriter, argument, value, _shape(call))
-        if operand is None:
-            return None
-        operands.append(operand)
-    expr = rewriter.emit(tvm.ir.Call(call.op, operands, call.attrs, call.ty_args))
-    return BlockedValue(expr, channels, height, width)
+    operands = [_operand(rewriter, argument, form) for argument in call.args]
+    if any(operand is None for operand in operands):
+        return None
+    return form.like(rewriter.emit(tvm.ir.Call(call.op, operands, call.attrs, call.ty_args)))
 
 
-def _operand(rewriter: Rewriter, argument: Any, value: BlockedValue | None, shape: tuple[int, ...]) -> Any:
-    """One side of a binary operator in blocked form, broadcast included; None where that has no blocked form."""
-    _, channels, height, width = shape
-    if value is not None:
-        same_channels = value.channels == channels
-        spatial = (value.height, value.width)
-        return value.expr if same_channels and spatial in ((height, width), (1, 1)) else None
+def _operand(rewriter: Rewriter, argument: Any, form: BlockedValue) -> Any:
+    """One side of a binary operator in a given form, broadcast included; None where it has no blocked form."""
     constant = rewriter.constant(argument)
     if constant is not None:
         if constant.size == 1:
             return relax.const(constant.reshape(()), str(constant.dtype))
-        full = (1,) * (4 - constant.ndim) + constant.shape
-        if full == (1, channels, 1, 1):
-            return _const(_block_vector(constant.reshape(-1), rewriter.lanes))
+        if (1,) * (4 - constant.ndim) + constant.shape == (1, form.channels, 1, 1):
+            packed = _block_channels(constant.reshape(-1), form.groups, rewriter.lanes)
+            return _const(packed[None, :, None, :])
         return None
-    if isinstance(argument.ty, relax.TensorType) and _is_float32(argument) and _shape(argument)[1] == channels:
-        if _shape(argument)[2:] in ((height, width), (1, 1)):
-            return rewriter.blocked(argument).expr
-    return None
+    if not _is_float32(argument):
+        return None
+    _, channels, height, width = _shape(argument)
+    if channels != form.channels or (height, width) not in ((form.height, form.width), (1, 1)):
+        return None
+    return rewriter.blocked(argument, form.groups).expr
 
 
 def _matmul(rewriter: Rewriter, call: Any) -> Any:
@@ -321,11 +352,6 @@ def _matmul(rewriter: Rewriter, call: Any) -> Any:
     if tuple(_shape(expr)) != _shape(call):
         expr = rewriter.emit(relax.op.reshape(expr, _shape(call)))
     return expr
-
-
-def _block_vector(vector: np.ndarray, lanes: int) -> np.ndarray:
-    """Per-channel constants as ``[1, C/b, 1, b]``."""
-    return _pad_to(vector, 0, lanes).reshape(1, -1, 1, lanes)
 
 
 def _pad_to(array: np.ndarray, axis: int, multiple: int) -> np.ndarray:

@@ -11,6 +11,7 @@ SIMD Architectures", SC 2018) are built.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import tvm
@@ -21,7 +22,6 @@ from edgetune.kernels.schedules import (
     KERNEL_ATTR,
     LAUNCH_FLOPS,
     axis_extents,
-    chunk,
     divisors,
     extent_of,
     inline_into_last,
@@ -166,25 +166,24 @@ def spaces(mod: tvm.IRModule, target: Target) -> Iterator[Schedule]:
     best: dict[int, list[int]] = {}
     for blocks, columns in tiles:
         best.setdefault(blocks, []).append(columns)
-    orders = ("input", "weights") if extents["o"] > 1 and extents["h"] * extents["w"] > 1 else ("input",)
-    if extents["h"] * extents["w"] == 1:
-        orders = ("weights",)
+    reuse = extents["o"] > 1 and extents["h"] * extents["w"] > 1
     for blocks, columns in best.items():
-        for order in orders:
-            yield _schedule(Schedule(mod), extents, target, blocks, columns[:6], order)
+        for keep in ("weights", "input") if reuse else ("weights",):
+            yield _schedule(Schedule(mod), extents, target, blocks, columns[:6], keep)
 
 
 def register_tiles(extents: dict[str, int], registers: int) -> list[tuple[int, int]]:
     """Tiles ``(output blocks, columns)`` whose accumulators stay in registers, best first.
 
-    A tile of ``b x c`` does ``b * c`` multiply-adds for ``b + c`` loads, needs ``b * c`` accumulators, ``b`` weight
-    vectors and one broadcast, and hides the latency of the multiply-add when it has about ten accumulators.
+    A tile of ``b x c`` does ``b * c`` multiply-adds for ``b`` loads of weights and ``c`` broadcasts, of which the
+    weights count twice, as they come from further away; it needs ``b * c`` accumulators, up to two weight vectors
+    and one broadcast, and hides the latency of the multiply-add when it has about ten accumulators.
     """
 
     def merit(candidate: tuple[int, int]) -> float:
         blocks, columns = candidate
         work = blocks * columns
-        return min(work, 10) / 10 * work / (blocks + columns)
+        return min(work, 10) / 10 * work / (2 * blocks + columns)
 
     tiles = [
         (blocks, columns)
@@ -198,23 +197,21 @@ def register_tiles(extents: dict[str, int], registers: int) -> list[tuple[int, i
 
 
 def _schedule(
-    sch: Schedule, extents: dict[str, int], target: Target, blocks: int, columns: list[int], order: str
+    sch: Schedule, extents: dict[str, int], target: Target, blocks: int, columns: list[int], keep: str
 ) -> Schedule:
-    """One space: tile the epilogue, compute the contraction inside its innermost tile."""
+    """One space: tile the epilogue, compute the contraction inside its innermost tile.
+
+    ``keep`` says what stays in the cache while the other streams by: ``weights`` or ``input``.
+    """
     stage = sch.get_sblock(_STAGE)
     n, o, h, w, i = _output_loops(sch, stage, extents, target)
     o_outer, o_tile = sch.split(o, [None, blocks])
     w_outer, w_tile = sch.split(w, [None, option(sch, columns, columns[0])])
-    pieces = parallel_pieces(extents, target.threads)
-    h_chunk = chunk(extents["h"], pieces)
-    left = -(-pieces // (extents["h"] // h_chunk))
-    w_chunk = chunk(extents["w"] // columns[0], left)
-    left = -(-left // (extents["w"] // columns[0] // w_chunk))
-    o_chunk = chunk(extents["o"] // blocks, left)
+    o_chunk, h_chunk, w_chunk = parallel_chunks(extents, target, blocks, columns[0])
     h_parallel, h_inner = tile(sch, h, h_chunk)
     w_parallel, w_inner = tile(sch, w_outer, w_chunk)
     o_parallel, o_inner = tile(sch, o_outer, o_chunk)
-    inner = (h_inner, w_inner, o_inner) if order == "weights" else (o_inner, h_inner, w_inner)
+    inner = (o_inner, h_inner, w_inner) if keep == "weights" else (h_inner, w_inner, o_inner)
     sch.reorder(n, o_parallel, h_parallel, w_parallel, *inner, o_tile, w_tile, i)
     parallel = sch.fuse(n, o_parallel, h_parallel, w_parallel)
     sch.parallel(parallel)
@@ -228,12 +225,30 @@ def _schedule(
     return sch
 
 
-def parallel_pieces(extents: dict[str, int], threads: int) -> int:
-    """How many pieces to cut the work in: none when waking threads costs more than it saves."""
-    flops = 2
-    for extent in extents.values():
-        flops *= extent
-    return threads if flops >= LAUNCH_FLOPS else 1
+def parallel_chunks(extents: dict[str, int], target: Target, blocks: int, columns: int) -> tuple[int, int, int]:
+    """Default chunks of one thread's turn: output tiles, rows, column tiles.
+
+    Rows and columns are cut until the input that a chunk reads fills at most half of the second-level cache and every
+    thread has an equal share; what they cannot give, output channels give.
+    """
+    o, h, w = extents["o"] // blocks, extents["h"], extents["w"] // columns
+    flops = 2 * math.prod(extents.values())
+    threads = target.threads if flops >= LAUNCH_FLOPS else 1
+    depth_bytes = 4 * extents["rc"] * extents["ri"] * extents["kh"]
+    cache = max(target.l2_bytes, target.l1d_bytes) // 2
+
+    def even(pieces: int) -> bool:
+        return -(-pieces // threads) * threads <= 1.1 * pieces
+
+    # Several rows are cut between rows only; a single row, as of a pointwise convolution, between columns.
+    choices = [(rows, tiles) for rows in divisors(h) for tiles in ([w] if h > 1 else divisors(w))]
+    fitting = [c for c in choices if depth_bytes * c[0] * c[1] * columns <= cache] or [choices[0]]
+    best = max((c for c in fitting if even(h * w // (c[0] * c[1]))), key=math.prod, default=None)
+    if best is not None:
+        return o, *best
+    rows, tiles = max(fitting, key=math.prod)
+    pieces = h * w // (rows * tiles)
+    return max((d for d in divisors(o) if even(o // d * pieces)), default=1), rows, tiles
 
 
 def _output_loops(sch: Schedule, stage: SBlockRV, extents: dict[str, int], target: Target) -> list[LoopRV]:
