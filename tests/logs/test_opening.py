@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import shutil
 import sqlite3
 import sys
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import psycopg
@@ -113,16 +115,22 @@ def test_an_older_schema_is_upgraded(location: str) -> None:
         assert len(logs.records([WORKLOAD], HERE)) == 4
 
 
+def open_together(location: str, start: Barrier) -> None:
+    start.wait()
+    with open_logs(location) as logs:
+        assert (len(logs.targets()), len(list(logs.every()))) == (0, 3)
+
+
 def test_several_processes_upgrade_at_once(location: str) -> None:
     make_older(location)
-    code = """
-import sys
-from edgetune.logs import open_logs
-with open_logs(sys.argv[1]) as logs:
-    print(len(logs.targets()), len(list(logs.every())))
-"""
-    for process in [python(code, location) for _ in range(4)]:
-        assert output(process) == "0 3\n"
+    fork = multiprocessing.get_context("fork")
+    start = fork.Barrier(4)
+    processes = [fork.Process(target=open_together, args=(location, start)) for _ in range(4)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+        assert process.exitcode == 0
 
 
 def test_an_older_schema_is_read_without_changing_it(tmp_path: Path) -> None:
