@@ -21,8 +21,6 @@ from edgetune.errors import UsageError, did_you_mean
 
 PREFIX = "EDGETUNE_"
 FILE_NAME = "edgetune.toml"
-NOT_SETTINGS = frozenset({"EDGETUNE_MODELS_CACHE"})
-"""Variables with our prefix that other parts read by themselves."""
 COMMAND_LINE = "command line"
 DEFAULT = "default"
 
@@ -112,7 +110,7 @@ def _environment(environ: Mapping[str, str]) -> tuple[dict[str, Any], str]:
     found = {
         key.removeprefix(PREFIX).lower(): value
         for key, value in environ.items()
-        if key.startswith(PREFIX) and key not in NOT_SETTINGS and value
+        if key.startswith(PREFIX) and value
     }
     return found, PREFIX
 

@@ -42,9 +42,11 @@ def walk_graphs(graph: GraphProto) -> Iterator[GraphProto]:
 
 
 def walk_nodes(graph: GraphProto) -> Iterator[NodeProto]:
-    """Every node of ``graph`` and of the graphs nested in it."""
-    for inner in walk_graphs(graph):
-        yield from inner.node
+    """Every node of ``graph`` and of the graphs nested in it, each before those it holds."""
+    for node in graph.node:
+        yield node
+        for inner in subgraphs(node):
+            yield from walk_nodes(inner)
 
 
 def captured(node: NodeProto) -> set[str]:

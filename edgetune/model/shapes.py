@@ -23,6 +23,9 @@ def annotate(model: ModelProto) -> ModelProto:
         _ask_onnxruntime(light)
     model = graphs.copy(model)
     model.graph.ClearField("value_info")
+    if any(True for node in model.graph.node for _ in graphs.subgraphs(node)):
+        # Inference writes into nested graphs, too.
+        graphs.replace_nodes(model.graph, light.graph.node)
     produced = set(_names(model.graph))
     by_name = _values(light.graph)
     outputs = {value.name for value in model.graph.output}
@@ -36,15 +39,15 @@ def annotate(model: ModelProto) -> ModelProto:
 
 
 def static_shapes(model: ModelProto) -> dict[str, tuple[int, ...] | None]:
-    """Shape of every tensor of an annotated model's main graph; None where a size is not known."""
-    shapes: dict[str, tuple[int, ...] | None] = {
-        tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer
-    }
-    for name in _names(model.graph):
-        shapes.setdefault(name, None)
-    for value in _all_values(model.graph):
-        if _is_static(value):
-            shapes[value.name] = tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim)
+    """Shape of every tensor of an annotated model, nested graphs included; None where a size is not known."""
+    shapes: dict[str, tuple[int, ...] | None] = {}
+    for graph in graphs.walk_graphs(model.graph):
+        shapes |= {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
+        for name in _names(graph):
+            shapes.setdefault(name, None)
+        for value in _all_values(graph):
+            if _is_static(value):
+                shapes[value.name] = tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim)
     return shapes
 
 

@@ -32,16 +32,18 @@ def _plan(graph: GraphProto, opset: int) -> dict[str, str]:
     outputs = {value.name for value in graph.output}
     produced = {name for node in graph.node for name in node.output}
     plan: dict[str, str] = {}
+    taken: set[str] = set()
     for node in graph.node:
         if not _hands_on(node, opset, known, read):
             continue
         source, target = node.input[0], node.output[0]
         if target not in outputs:
             plan[target] = source
-        elif source in produced and source not in outputs and source not in plan:
-            # The producer of ``source`` can write the output itself; any other source is an
+        elif source in produced and source not in outputs | plan.keys() | taken:
+            # The producer of ``source`` can write one output itself; any other source is an
             # input or a constant, and an output must be made by a node.
             plan[target] = source
+            taken.add(source)
     return plan
 
 
