@@ -22,6 +22,7 @@ COMMANDS: dict[str, str] = {
     "run": "Run a bundle on given or random inputs.",
     "compare": "Compare a bundle's outputs with ONNX Runtime's.",
     "benchmark": "Time a bundle, and ONNX Runtime beside it.",
+    "profile": "Show where a bundle spends its time, kernel by kernel.",
     "targets": "List, show and detect targets.",
     "logs": "Inspect, move and clean the tuning logs.",
     "models": "List and fetch the public models of the tests and benchmarks.",

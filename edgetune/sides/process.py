@@ -52,7 +52,7 @@ class SideProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
-            env=_environment(spec.threads),
+            env=side_environment(spec.threads),
         )
         self._lines: queue.Queue[bytes] = queue.Queue()
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -179,9 +179,9 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _environment(threads: int) -> dict[str, str]:
+def side_environment(threads: int) -> dict[str, str]:
     """The parent's environment, with every thread pool set to ``threads`` and this package in reach."""
     package_root = str(Path(edgetune.__file__).parent.parent)
     path = os.pathsep.join(filter(None, [package_root, os.environ.get("PYTHONPATH", "")]))
-    count = str(threads)
-    return {**os.environ, "TVM_NUM_THREADS": count, "OMP_NUM_THREADS": count, "PYTHONPATH": path}
+    pools = dict.fromkeys(("TVM_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
+    return {**os.environ, **pools, "PYTHONPATH": path}

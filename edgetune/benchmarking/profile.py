@@ -1,0 +1,235 @@
+"""Time of each kernel of a bundle, and how far it is from what the machine allows.
+
+The Relax virtual machine calls an observer before and after each instruction. Kernels are timed where
+they stand, with the caches as the kernels before left them. Observing costs a few microseconds an
+instruction, most of them outside the timed interval; the rest, the shortest interval of any
+instruction, is subtracted.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgetune.benchmarking.roofline import Roofline, measure
+from edgetune.bundle.inputs import choose_inputs
+from edgetune.bundle.manifest import KernelEntry, Manifest
+from edgetune.bundle.reader import open_bundle
+from edgetune.errors import DeviceError, UsageError
+from edgetune.runtime import LoadedModel, load
+
+RUNS = 20
+_WARM_UP_RUNS = 3
+_LEAST_S = 0.5
+OTHER = "(virtual machine)"
+"""Name of the row for everything but kernels: allocation, shapes, checks of arguments."""
+
+
+@dataclass(frozen=True)
+class KernelProfile:
+    """One kernel, all its calls of one inference together.
+
+    Attributes:
+        name: of the task, or OTHER. calls: in one inference.
+        time_us: median over the runs of the sum over its calls. share: of the sum of all rows.
+        flops, bytes: of all calls; bytes are the sizes of all tensors read or written.
+        gflops: 10^9 operations a second.
+        roofline: the least possible time divided by ``time_us``: 1 is as fast as the machine allows,
+            0 where nothing is known. bound: what limits it, ``compute`` or ``memory``.
+        source: where its schedule came from, empty for functions that were not tuned.
+    """
+
+    name: str
+    calls: int
+    time_us: float
+    share: float
+    flops: float
+    bytes: int
+    gflops: float
+    roofline: float
+    bound: str
+    source: str
+
+
+@dataclass(frozen=True)
+class ProfileResult:
+    """A bundle's kernels, slowest first.
+
+    ``latency_ms`` is the median of unobserved runs; ``kernels_ms`` the sum of all rows.
+    """
+
+    bundle: Path
+    threads: int
+    latency_ms: float
+    kernels_ms: float
+    kernels: tuple[KernelProfile, ...]
+    machine: Roofline
+
+    def to_json(self) -> dict[str, Any]:
+        """The JSON object of ``edgetune profile``."""
+        return {
+            "bundle": str(self.bundle),
+            "threads": self.threads,
+            "latency_ms": self.latency_ms,
+            "kernels_ms": self.kernels_ms,
+            "kernels": [asdict(kernel) for kernel in self.kernels],
+            "machine": self.machine.to_json(),
+        }
+
+
+@dataclass(frozen=True)
+class _Call:
+    """One instruction of one run: its function, its time, the bytes of its tensors."""
+
+    function: str
+    time_ns: int
+    size_bytes: int
+
+
+def profile(
+    bundle: str | Path,
+    threads: int | None = None,
+    device: str | None = None,
+    *,
+    inputs: str | Path | Mapping[str, Any] | None = None,
+    runs: int = RUNS,
+) -> ProfileResult:
+    """Time each kernel of a bundle on this machine and set it against the machine's roofline.
+
+    Args:
+        bundle: the bundle.
+        threads: threads to run on, the bundle's own number by default.
+        device: where to run; only ``local`` so far.
+        inputs: a ``.npz`` file or arrays by name; the recorded ones by default.
+        runs: observed runs.
+
+    Raises:
+        UsageError: ``runs`` is less than one, or the inputs do not fit.
+        BundleError: the bundle is damaged or for another machine.
+        DeviceError: the device is not this machine.
+    """
+    if runs < 1:
+        raise UsageError(f"runs={runs} is too few; give 1 or more")
+    if device not in (None, "local"):
+        raise DeviceError(
+            f"a bundle cannot be profiled on {device!r}; leave --device away to profile it here"
+        )
+    arrays = choose_inputs(open_bundle(bundle, check_files=False), inputs)
+    model = load(bundle, threads=threads)
+    machine = measure(model.threads)
+    latency_ms = _latency_ms(model, arrays)
+    observed = [_observed_run(model, arrays) for _ in range(runs + _WARM_UP_RUNS)][_WARM_UP_RUNS:]
+    kernels = summarize(observed, model.manifest, machine)
+    return ProfileResult(
+        bundle=Path(bundle),
+        threads=model.threads,
+        latency_ms=latency_ms,
+        kernels_ms=sum(kernel.time_us for kernel in kernels) / 1e3,
+        kernels=kernels,
+        machine=machine,
+    )
+
+
+def _latency_ms(model: LoadedModel, inputs: Mapping[str, np.ndarray]) -> float:
+    times: list[float] = []
+    end = time.perf_counter() + _LEAST_S
+    while len(times) < 2 * _WARM_UP_RUNS or time.perf_counter() < end:
+        start = time.perf_counter()
+        model.run(inputs)
+        times.append(time.perf_counter() - start)
+    return statistics.median(times[_WARM_UP_RUNS:]) * 1e3
+
+
+def _observed_run(model: LoadedModel, inputs: Mapping[str, np.ndarray]) -> list[_Call]:
+    calls: list[_Call] = []
+    model.instrument(_observer(calls))
+    try:
+        model.run(inputs)
+    finally:
+        model.instrument(None)
+    return calls
+
+
+def _observer(calls: list[_Call]) -> Callable[..., int]:
+    clock = time.perf_counter_ns
+    started = 0
+
+    def observe(_function: Any, name: str, before: bool, _result: Any, *arguments: Any) -> int:
+        nonlocal started
+        if before:
+            started = clock()
+            return 0
+        time_ns = clock() - started
+        size = 0 if name.startswith("vm.") else sum(_size_bytes(item) for item in arguments)
+        calls.append(_Call(name, time_ns, size))
+        return 0
+
+    return observe
+
+
+def _size_bytes(argument: Any) -> int:
+    return int(np.from_dlpack(argument).nbytes) if hasattr(argument, "__dlpack__") else 0
+
+
+def summarize(runs: list[list[_Call]], manifest: Manifest, machine: Roofline) -> tuple[KernelProfile, ...]:
+    """One row for each kernel, slowest first, and one for the rest.
+
+    Args:
+        runs: the instructions of each run, every time the same ones in the same order.
+        manifest: knows the kernels' operations and sources.
+        machine: its limits.
+    """
+    floor_ns = min(call.time_ns for calls in runs for call in calls)
+    entries = {symbol: entry for entry in manifest.kernels for symbol in entry.symbols}
+    positions: dict[str, list[int]] = defaultdict(list)
+    for position, call in enumerate(runs[0]):
+        entry = entries.get(call.function)
+        known = OTHER if call.function.startswith("vm.") else call.function
+        positions[entry.name if entry else known].append(position)
+    times_us = {
+        name: statistics.median(sum(calls[index].time_ns - floor_ns for index in indices) for calls in runs)
+        / 1e3
+        for name, indices in positions.items()
+    }
+    total_us = sum(times_us.values()) or 1.0
+    by_name = {entry.name: entry for entry in manifest.kernels}
+    rows = [
+        _row(
+            name, [runs[0][index] for index in indices], times_us[name], total_us, by_name.get(name), machine
+        )
+        for name, indices in positions.items()
+    ]
+    return tuple(sorted(rows, key=lambda row: -row.time_us))
+
+
+def _row(
+    name: str,
+    calls: list[_Call],
+    time_us: float,
+    total_us: float,
+    entry: KernelEntry | None,
+    machine: Roofline,
+) -> KernelProfile:
+    flops = (entry.flops if entry else 0.0) * len(calls)
+    limits = [machine.least_time_us(flops / len(calls), call.size_bytes) for call in calls]
+    least_us = sum(limit for limit, _ in limits)
+    is_kernel = name != OTHER
+    return KernelProfile(
+        name=name,
+        calls=len(calls),
+        time_us=time_us,
+        share=time_us / total_us,
+        flops=flops,
+        bytes=sum(call.size_bytes for call in calls),
+        gflops=flops / time_us / 1e3 if time_us else 0.0,
+        roofline=least_us / time_us if time_us and is_kernel else 0.0,
+        bound=max(limits)[1] if is_kernel else "",
+        source=entry.source if entry else "",
+    )

@@ -1,0 +1,88 @@
+"""``edgetune profile``: time of each kernel of a bundle, and its distance from the roofline."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from edgetune.cli import options
+from edgetune.cli.output import Output
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from edgetune.benchmarking.profile import ProfileResult
+
+app = typer.Typer(rich_markup_mode=None)
+
+
+@app.command()
+def profile(
+    bundle: options.BundleArgument,
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            "--threads",
+            min=1,
+            metavar="N",
+            help="Threads to run on.  [default: the bundle's]",
+            show_default=False,
+        ),
+    ] = None,
+    runs: Annotated[int, typer.Option("--runs", min=1, metavar="N", help="Observed runs.")] = 20,
+    device: options.DeviceOption = None,
+    json: options.JsonOption = False,
+    verbose: options.VerboseOption = 0,
+    quiet: options.QuietOption = False,
+) -> None:
+    """Show where a bundle spends its time, kernel by kernel.
+
+    For each kernel: its calls, time, share, 10^9 operations a second, and "of roofline": the least
+    time this machine could take for its operations and bytes, divided by the measured time. The
+    machine's limits are measured first (a matrix product, and copying arrays of several sizes).
+    """
+    with Output(json=json, verbose=verbose, quiet=quiet) as out:
+        from edgetune.benchmarking.profile import profile as stage
+        from edgetune.config import load_settings
+
+        settings = load_settings({"device": device, "threads": threads}).settings
+        result = stage(bundle, settings.threads, settings.device, runs=runs)
+        out.result(result.to_json(), lambda console: _print(console, result))
+
+
+def _print(console: Console, result: ProfileResult) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    machine = result.machine
+    fastest, slowest = machine.bandwidth_gbps[0], machine.bandwidth_gbps[-1]
+    console.print(
+        f"{result.bundle}: {result.latency_ms:.3f} ms on {result.threads} threads "
+        f"({result.kernels_ms:.3f} ms while observed)\n"
+        f"this machine: {machine.peak_gflops:.0f} GFLOP/s, {fastest[1]:.0f} GB/s within "
+        f"{_size(fastest[0])}, {slowest[1]:.0f} GB/s at {_size(slowest[0])}",
+        markup=False,
+    )
+    columns = ("kernel", "calls", "us", "share", "GFLOP/s", "moved", "of roofline", "bound", "schedule")
+    table = Table(*columns, box=None)
+    for kernel in result.kernels:
+        table.add_row(
+            Text(kernel.name),
+            str(kernel.calls),
+            f"{kernel.time_us:.1f}",
+            f"{kernel.share:.1%}",
+            f"{kernel.gflops:.1f}" if kernel.flops else "-",
+            _size(kernel.bytes) if kernel.bytes else "-",
+            f"{kernel.roofline:.0%}" if kernel.roofline else "-",
+            kernel.bound or "-",
+            kernel.source or "-",
+        )
+    console.print(table)
+
+
+def _size(number: int) -> str:
+    for unit, size in (("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if number >= size:
+            return f"{number / size:.3g} {unit}"
+    return f"{number} B"
