@@ -50,6 +50,7 @@ class Rewriter:
     Attributes:
         builder: emits into the new function.
         lanes: elements of one block.
+        registers: vector registers of the target.
     """
 
     def __init__(self, mod: tvm.IRModule, target: Target, rules: dict[str, Rule]) -> None:
@@ -57,6 +58,7 @@ class Rewriter:
         kernels = {var: func for var, func in mod.functions.items() if var.name_hint != "main"}
         self.builder = relax.BlockBuilder(tvm.IRModule(kernels))
         self.lanes = target.lanes("float32")
+        self.registers = target.vector_registers
         self.rules = rules
         self._plain: dict[Any, Any] = {}
         self._blocked: dict[Any, BlockedValue] = {}

@@ -61,6 +61,11 @@ def _conv2d(rewriter: Rewriter, call: Any) -> BlockedValue | None:
     out_channels, per_group, kernel_h, kernel_w = weight.shape
     groups = int(attrs.groups)
     geometry = _Geometry(attrs, (height, width), (kernel_h, kernel_w))
+    output = geometry.output
+    if width == geometry.output[1] == kernel_w == 1:
+        # One column: seen as one row, which tiles.
+        weight = weight.transpose(0, 1, 3, 2)
+        geometry.transpose()
     lanes = rewriter.lanes
     if groups == channels == out_channels and groups > 1:
         value = rewriter.blocked_or_none(call.args[0]) or rewriter.blocked(call.args[0])
@@ -68,9 +73,14 @@ def _conv2d(rewriter: Rewriter, call: Any) -> BlockedValue | None:
         expr = rewriter.emit_te(
             window.depthwise, value.expr, _const(packed), *geometry.arguments(), name="depthwise_conv2d"
         )
-        return BlockedValue(expr, out_channels, *geometry.output, value.groups)
+        return BlockedValue(expr, out_channels, *output, value.groups)
     plain_input = channels < lanes and groups == 1
-    source = rewriter.plain(call.args[0]) if plain_input else rewriter.blocked(call.args[0], groups).expr
+    if plain_input:
+        source = rewriter.plain(call.args[0])
+        if _shape(source)[2:] != geometry.size:
+            source = rewriter.emit(relax.op.reshape(source, (*_shape(source)[:2], *geometry.size)))
+    else:
+        source = rewriter.blocked(call.args[0], groups).expr
     expr = rewriter.emit_te(
         contraction.conv2d,
         source,
@@ -78,9 +88,10 @@ def _conv2d(rewriter: Rewriter, call: Any) -> BlockedValue | None:
         *geometry.arguments(),
         groups,
         plain_input,
+        rewriter.registers,
         name="conv2d",
     )
-    return BlockedValue(expr, out_channels, *geometry.output, groups)
+    return BlockedValue(expr, out_channels, *output, groups)
 
 
 def _conv2d_transpose(rewriter: Rewriter, call: Any) -> Any:
@@ -103,7 +114,14 @@ def _conv2d_transpose(rewriter: Rewriter, call: Any) -> Any:
     blocks = -(-out_channels // lanes)
     geometry = (height, width), (1, 1), (0, 0, 0, 0), (1, 1)
     product = rewriter.emit_te(
-        contraction.conv2d, value.expr, _const(packed), *geometry, 1, False, name="conv2d_transpose"
+        contraction.conv2d,
+        value.expr,
+        _const(packed),
+        *geometry,
+        1,
+        False,
+        rewriter.registers,
+        name="conv2d_transpose",
     )
     out_h, out_w = height * kernel_h, width * kernel_w
 
@@ -153,6 +171,14 @@ class _Geometry:
 
     def arguments(self) -> tuple[Any, Any, Any, Any]:
         return self.size, self.stride, self.padding, self.dilation
+
+    def transpose(self) -> None:
+        """Exchange rows and columns."""
+        top, left, bottom, right = self.padding
+        self.padding = (left, top, right, bottom)
+        self.size, self.kernel = self.size[::-1], self.kernel[::-1]
+        self.stride, self.dilation = self.stride[::-1], self.dilation[::-1]
+        self.output = self.output[::-1]
 
     def grow_for_ceil(self) -> None:
         """Pad at the end so that the last, partial window counts (ceil_mode of ONNX pooling).

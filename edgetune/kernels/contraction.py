@@ -53,6 +53,7 @@ def conv2d(
     dilation: tuple[int, int],
     groups: int,
     plain_input: bool,
+    registers: int,
 ) -> te.Tensor:
     """Direct 2-d convolution with blocked output.
 
@@ -63,6 +64,7 @@ def conv2d(
         stride, padding, dilation: as in ONNX Conv; padding is top, left, bottom, right.
         groups: number of groups; blocks must not straddle them.
         plain_input: whether ``x`` is in NCHW.
+        registers: vector registers of the target, which decide how many columns are computed.
 
     Returns:
         ``[N, O/b, OH*OW, b]``.
@@ -77,12 +79,14 @@ def conv2d(
     if kernel_h == kernel_w == 1 and tuple(stride) == (1, 1) and not any(padding) and not plain_input:
         # Rows need not be told apart: one row of H*W columns tiles better.
         height, width, out_h, out_w = 1, height * width, 1, height * width
+    columns = padded_columns(out_blocks // groups, out_w, registers)
+    right += (columns - out_w) * stride[1]
 
     def read(n: te.Var, c: te.PrimExpr, y: te.PrimExpr, z: te.PrimExpr, i: te.PrimExpr) -> te.PrimExpr:
         return x[n, c, y, z] if plain_input else x[n, c, y * width + z, i]
 
     source = read
-    if any(padding):
+    if any((top, left, bottom, right)):
         padded = te.compute(
             (batch, int(x.shape[1]), height + top + bottom, width + left + right, inner),
             lambda n, c, y, z, i: te.if_then_else(
@@ -105,7 +109,7 @@ def conv2d(
         return rc if groups == 1 else (o // blocks_per_group) * in_blocks + rc
 
     result = te.compute(
-        (batch, out_blocks, out_h, out_w, lanes),
+        (batch, out_blocks, out_h, columns, lanes),
         lambda n, o, h, w, i: te.sum(
             source(n, channel(o), h * stride[0] + kh * dilation[0], w * stride[1] + kw * dilation[1], ri)
             * weight[o, rc, kh, kw, ri, i],
@@ -162,38 +166,41 @@ def spaces(mod: tvm.IRModule, target: Target) -> Iterator[Schedule]:
     """
     probe = Schedule(mod)
     extents = axis_extents(probe, probe.get_sblock(_STAGE), _AXES)
-    tiles = register_tiles(extents, target.vector_registers)
+    tiles = register_tiles(extents["o"], extents["w"], target.vector_registers)
     best: dict[int, list[int]] = {}
-    for blocks, columns in tiles:
-        best.setdefault(blocks, []).append(columns)
+    for merit, blocks, columns in tiles:
+        if merit >= 0.5 * tiles[0][0]:
+            best.setdefault(blocks, []).append(columns)
     reuse = extents["o"] > 1 and extents["h"] * extents["w"] > 1
     for blocks, columns in best.items():
         for keep in ("weights", "input") if reuse else ("weights",):
             yield _schedule(Schedule(mod), extents, target, blocks, columns[:6], keep)
 
 
-def register_tiles(extents: dict[str, int], registers: int) -> list[tuple[int, int]]:
-    """Tiles ``(output blocks, columns)`` whose accumulators stay in registers, best first.
+def register_tiles(blocks: int, columns: int, registers: int) -> list[tuple[float, int, int]]:
+    """Tiles ``(merit, output blocks, columns)`` whose accumulators stay in registers, best first.
 
     A tile of ``b x c`` does ``b * c`` multiply-adds for ``b`` loads of weights and ``c`` broadcasts, of which the
     weights count twice, as they come from further away; it needs ``b * c`` accumulators, up to two weight vectors
     and one broadcast, and hides the latency of the multiply-add when it has about ten accumulators.
     """
+    tiles = []
+    for b in (d for d in divisors(blocks) if d <= 8):
+        for c in divisors(columns):
+            work = b * c
+            if work + min(b, 2) + 1 <= registers + (b == 1):
+                tiles.append((min(work, 10) / 10 * work / (2 * b + c), b, c))
+    return sorted(tiles, reverse=True)
 
-    def merit(candidate: tuple[int, int]) -> float:
-        blocks, columns = candidate
-        work = blocks * columns
-        return min(work, 10) / 10 * work / (2 * blocks + columns)
 
-    tiles = [
-        (blocks, columns)
-        for blocks in divisors(extents["o"])
-        if blocks <= 8
-        for columns in divisors(extents["w"])
-        if blocks * columns + min(blocks, 2) + 1 <= registers + (1 if blocks == 1 else 0)
-    ]
-    ranked = sorted(tiles, key=merit, reverse=True)
-    return [t for t in ranked if merit(t) >= 0.5 * merit(ranked[0])]
+def padded_columns(blocks: int, columns: int, registers: int) -> int:
+    """How many columns to compute where a row is a prime number of them, say: up to an eighth more, if that pays."""
+
+    def cost(count: int) -> float:
+        # Results computed beside the epilogue instead of in it cost another pass over them.
+        return count / register_tiles(blocks, count, registers)[0][0] * (1.0 if count == columns else 1.08)
+
+    return min(range(columns, columns + max(1, -(-columns // 8)) + 1), key=cost) if columns > 1 else columns
 
 
 def _schedule(
@@ -204,7 +211,7 @@ def _schedule(
     ``keep`` says what stays in the cache while the other streams by: ``weights`` or ``input``.
     """
     stage = sch.get_sblock(_STAGE)
-    n, o, h, w, i = _output_loops(sch, stage, extents, target)
+    (n, o, h, w, i), rest = _output_loops(sch, stage, extents)
     o_outer, o_tile = sch.split(o, [None, blocks])
     w_outer, w_tile = sch.split(w, [None, option(sch, columns, columns[0])])
     o_chunk, h_chunk, w_chunk = parallel_chunks(extents, target, blocks, columns[0])
@@ -222,6 +229,8 @@ def _schedule(
     sch.set_scope(stage, 0, "local")
     _reduce_in_registers(sch, stage, extents)
     schedule_padding(sch, parallel)
+    if rest is not None:
+        _finish_rows(sch, rest, h_inner, extents, target)
     return sch
 
 
@@ -251,29 +260,44 @@ def parallel_chunks(extents: dict[str, int], target: Target, blocks: int, column
     return max((d for d in divisors(o) if even(o // d * pieces)), default=1), rows, tiles
 
 
-def _output_loops(sch: Schedule, stage: SBlockRV, extents: dict[str, int], target: Target) -> list[LoopRV]:
-    """Loops ``n, o, h, w, i`` of the block that writes the result, everything after the stage inlined into it."""
+def _output_loops(
+    sch: Schedule, stage: SBlockRV, extents: dict[str, int]
+) -> tuple[list[LoopRV], SBlockRV | None]:
+    """Loops ``n, o, h, w, i`` to tile, and the block that remains to be scheduled after them, if any.
+
+    Mostly the loops are those of the block that writes the result, everything after the stage inlined into it. Where
+    the result has another shape than what is computed (columns or channels padded, a larger broadcast), they
+    are those of a copy out of the registers, which the remaining block then reads.
+    """
     last = inline_into_last(sch, stage)
-    lanes = extents["i"]
     if last is None:
         raise ValueError("a contraction has a block that flattens it")
+    lanes = extents["i"]
     loops = sch.get_loops(last)
     sizes = [extent_of(sch, loop) for loop in loops]
     if sizes == [extents["n"], extents["o"], extents["h"] * extents["w"], lanes]:
         n, o, f, i = loops
         h, w = sch.split(f, [extents["h"], extents["w"]])
-        return [n, o, h, w, i]
-    if sizes[-1] == extents["o"] * lanes and sizes[-2] == extents["w"]:
-        n = sch.fuse(*loops[:-2]) if len(loops) > 3 else (loops[0] if len(loops) == 3 else None)
+        return [n, o, h, w, i], None
+    if math.prod(sizes[:-2]) == 1 and sizes[-2:] == [extents["w"], extents["o"] * lanes] and extents["h"] == 1:
         o, i = sch.split(loops[-1], [extents["o"], lanes])
-        h, w = sch.split(loops[-2], [1, extents["w"]])
-        if n is None:
-            n, h = sch.split(h, [1, 1])
-        return [n, o, h, w, i]
-    # Columns that fill no whole number of blocks: the product is kept in blocks, and unpacked apart.
+        n, h, w = sch.split(loops[-2], [1, 1, extents["w"]])
+        return [n, o, h, w, i], None
+    return list(sch.get_loops(sch.cache_write(stage, 0, "local"))), last
+
+
+def _finish_rows(sch: Schedule, last: SBlockRV, row: LoopRV, extents: dict[str, int], target: Target) -> None:
+    """Schedule what reads the copied result: row by row while it is in the cache, where rows correspond."""
+    shape = [int(v.dom.extent) for v in sch.get(last).iter_vars]
+    if shape[:2] == [extents["n"], extents["o"]] and shape[-1] == extents["i"] and shape[2] % extents["h"] == 0:
+        loops = sch.get_loops(last)
+        if extents["h"] > 1:
+            sch.split(loops[2], [extents["h"], shape[2] // extents["h"]])
+        if shape[2] // extents["h"] <= extents["w"]:
+            sch.reverse_compute_at(last, row, preserve_unit_loops=True)
+            sch.vectorize(sch.get_loops(last)[-1])
+            return
     spread(sch, last, target)
-    copy = sch.cache_write(stage, 0, "local")
-    return list(sch.get_loops(copy))
 
 
 def _reduce_in_registers(sch: Schedule, stage: SBlockRV, extents: dict[str, int]) -> None:
