@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from edgetune.errors import BundleError
+from edgetune.errors import BundleError, UnsupportedModelError
 from edgetune.records import TensorSpec
 
 FORMAT: Final = "edgetune-bundle"
@@ -72,7 +72,16 @@ class Tensor(_Part):
 
     @classmethod
     def of(cls, spec: TensorSpec) -> Tensor:
-        """From the record that the stages exchange."""
+        """From the record that the stages exchange.
+
+        Raises:
+            UnsupportedModelError: NumPy has no such dtype (bfloat16, float8, strings).
+        """
+        if spec.dtype not in DTYPES:
+            raise UnsupportedModelError(
+                f"{spec.name!r} has dtype {spec.dtype}, which a bundle cannot take or give; "
+                "cast it to float32 in the model"
+            )
         return cls(name=spec.name, dtype=spec.dtype, shape=tuple(spec.shape))
 
 

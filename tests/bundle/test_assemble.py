@@ -18,8 +18,8 @@ from edgetune.bundle import atomic
 from edgetune.bundle.assemble import records_digest
 from edgetune.bundle.manifest import ALIGNMENT_BYTES
 from edgetune.bundle.reader import open_bundle
-from edgetune.errors import MismatchError, OutputError
-from edgetune.records import Choice, CompareResult, OutputDifference, Source, Task
+from edgetune.errors import MismatchError, OutputError, UnsupportedModelError
+from edgetune.records import Choice, CompareResult, OutputDifference, Source, Task, TensorSpec
 
 
 def test_files_and_manifest(stand_in, shared_bundle):
@@ -281,6 +281,13 @@ def test_killed_while_replacing_leaves_one_whole_bundle(stand_in, bundle):
         child.wait()
         child.stdout.close()
         open_bundle(bundle)
+
+
+def test_dtypes_that_numpy_lacks_are_refused(stand_in, tmp_path):
+    compiled = dataclasses.replace(stand_in.compiled, outputs=(TensorSpec("y", "bfloat16", (2,)),))
+    with pytest.raises(UnsupportedModelError, match="'y' has dtype bfloat16"):
+        dataclasses.replace(stand_in, compiled=compiled).write(tmp_path / "b")
+    assert os.listdir(tmp_path) == []
 
 
 def test_records_digest_depends_on_records_alone():
