@@ -147,6 +147,12 @@ class TuningLogs:
         with self.writing() as connection:
             return connection.execute(self._upsert, row).rowcount > 0
 
+    def replace(self, record: Record) -> None:
+        """Store a second measurement of a candidate in place of the first, made while the device drifted."""
+        row = rows.row_of(record if record.created_s else replace(record, created_s=time.time()))
+        with self.writing() as connection:
+            connection.execute(rows.upsert_record(self._dialect, second=True), row)
+
     def add_many(self, many: Iterable[Record]) -> int:
         """Store many, in transactions of 500; returns how many were stored, as ``add`` tells it."""
         stored, left = 0, iter(many)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Table, case, or_
+from sqlalchemy import ColumnElement, Row, Table, case, or_, true
 from sqlalchemy.dialects import postgresql, sqlite
 
 from edgetune.errors import LogsError
@@ -108,15 +108,18 @@ def standing(row: Any) -> ColumnElement[int]:
     )
 
 
-def upsert_record(dialect: str) -> Any:
-    """The statement that stores a row unless what is known of its candidate says as much already."""
+def upsert_record(dialect: str, *, second: bool = False) -> Any:
+    """The statement that stores a row unless what is known of its candidate says as much already.
+
+    ``second``: of two that say as much, the new one is kept, not the earlier.
+    """
     insert = _insert(dialect, schema.records)
     new, old = insert.excluded, schema.records.c
     changes = {name: new[name] for name in row_columns() if name not in _CANDIDATE}
     # Between equals the earlier one stays, so that merging in any order ends the same.
     better = or_(
         standing(new) > standing(old),
-        (standing(new) == standing(old)) & (new.created_s < old.created_s),
+        (standing(new) == standing(old)) & (true() if second else new.created_s < old.created_s),
     )
     upsert = insert.on_conflict_do_update(index_elements=_CANDIDATE, set_=changes, where=better)
     # SQLAlchemy forgets the number of rows of an INSERT unless told otherwise.
