@@ -33,7 +33,7 @@ def local_device(threads: int) -> Device:
 
 
 class LocalTransport:
-    """Starts a tracker and a runner on loopback."""
+    """Starts a tracker and a runner on loopback; entered again, they are the same ones."""
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
@@ -42,9 +42,13 @@ class LocalTransport:
         self._tracker: _Server | None = None
         self._runner: _Server | None = None
         self._lock = threading.Lock()
+        self._entered = 0
 
     def __enter__(self) -> Self:
         with self._lock:
+            self._entered += 1
+            if self._entered > 1:
+                return self
             self._start(time.monotonic() + START_TIMEOUT_S)
         return self
 
@@ -56,6 +60,9 @@ class LocalTransport:
     ) -> None:
         # Under the lock: a lease in another thread must not start what was just ended.
         with self._lock:
+            self._entered -= 1
+            if self._entered:
+                return
             for server in (self._runner, self._tracker):
                 if server is not None:
                     server.stop()

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from edgetune.records import Task
 
 if TYPE_CHECKING:
     import tvm
@@ -31,6 +34,15 @@ class ArgumentSpec:
     def nbytes(self) -> int:
         """Size in memory."""
         return int(np.prod(self.shape, dtype=np.int64)) * numpy_dtype(self.dtype).itemsize
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What measuring a task needs: its arguments, and by position what its kernel should compute."""
+
+    task: Task
+    specs: tuple[ArgumentSpec, ...]
+    expected: Mapping[int, np.ndarray]
 
 
 def argument_specs(func: tvm.tirx.PrimFunc) -> tuple[ArgumentSpec, ...]:

@@ -1,27 +1,18 @@
-"""Builds candidates: trace -> scheduled kernel -> object -> shared library for the target.
+"""Compiles a candidate: trace -> scheduled kernel -> object -> shared library for the target.
 
-``build_candidate`` runs in a worker process (:mod:`edgetune.tuning.workers`), because TVM and LLVM abort
-the process on some schedules and compile for ever on others. :class:`Builder` is its caller.
+What is here runs in worker processes (:mod:`edgetune.tuning.workers`), because TVM and LLVM abort the
+process on some schedules and compile for ever on others. :mod:`edgetune.tuning.builder` is the caller.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from edgetune.metaschedule import apply_trace
-from edgetune.records import Artifact, Candidate, Failure, FailureKind, Stage, Task
 from edgetune.targets import Target
 from edgetune.toolchain import link_shared_fcompile
-from edgetune.tuning.workers import (
-    Outcome,
-    WorkerCrashError,
-    WorkerError,
-    WorkerPool,
-    WorkerTimeoutError,
-)
 
 if TYPE_CHECKING:
     import tvm
@@ -33,55 +24,8 @@ _modules: dict[str, tvm.IRModule] = {}
 _targets: dict[str, tvm.target.Target] = {}
 
 
-class CandidateBuilder(Protocol):
-    """Turns candidates into artifacts; see :class:`Builder`, which compiles."""
-
-    def build(self, task: Task, candidates: Sequence[Candidate]) -> Iterator[tuple[int, Artifact | Failure]]:
-        """Yield the index and the artifact or failure of each candidate, in the order they get ready."""
-        ...
-
-
-class Builder:
-    """Compiles candidates in worker processes.
-
-    Args:
-        pool: where to compile.
-        target: what to compile for.
-        timeout_s: for one candidate.
-    """
-
-    def __init__(self, pool: WorkerPool, target: Target, timeout_s: float) -> None:
-        self._pool = pool
-        self._target = target
-        self._timeout_s = timeout_s
-
-    def build(self, task: Task, candidates: Sequence[Candidate]) -> Iterator[tuple[int, Artifact | Failure]]:
-        """Yield the index and the artifact or failure of each candidate, in the order they get ready."""
-
-        def kernel(known: bool) -> tuple[str, str | None]:
-            return task.workload, None if known else task.ir
-
-        calls = [(self._target, candidate.trace) for candidate in candidates]
-        results = self._pool.run(build_candidate, calls, self._timeout_s, known=(task.workload, kernel))
-        for index, outcome in results:
-            if isinstance(outcome, bytes):
-                yield index, Artifact(candidates[index], outcome)
-            else:
-                yield index, build_failure(outcome, self._timeout_s)
-
-
-def build_failure(outcome: Outcome, timeout_s: float) -> Failure:
-    """The failure record for a build that gave no library."""
-    if isinstance(outcome, WorkerCrashError):
-        return Failure(Stage.BUILD, FailureKind.CRASH, f"the compiler died: {outcome}")
-    if isinstance(outcome, WorkerTimeoutError):
-        return Failure(Stage.BUILD, FailureKind.TIMEOUT, f"not built after {timeout_s:g} s")
-    assert isinstance(outcome, WorkerError)
-    return Failure(Stage.BUILD, FailureKind.ERROR, str(outcome))
-
-
 def build_candidate(workload: str, ir: str | None, target: Target, trace: str) -> bytes:
-    """Compile one candidate and return the shared library. Runs in a worker.
+    """Compile one candidate and return the shared library.
 
     Args:
         workload: names the kernel in this worker's cache.

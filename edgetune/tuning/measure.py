@@ -10,8 +10,6 @@ Only functions that every TVM RPC server has are used, so the device's runner ne
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from edgetune.devices.session import (
@@ -22,14 +20,12 @@ from edgetune.devices.session import (
     lease,
 )
 from edgetune.errors import DeviceError
-from edgetune.records import Artifact, Failure, FailureKind, Stage, Task, Timing
-from edgetune.tuning.arguments import ArgumentSpec, disagreement, poison, random_arguments
+from edgetune.records import Artifact, Failure, FailureKind, Stage, Timing
+from edgetune.tuning.arguments import Prepared, disagreement, poison, random_arguments
 from edgetune.tuning.build import ENTRY
 from edgetune.tuning.options import MeasureOptions
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from edgetune.devices.transport import Device
 
 _FIRST_RUN_RATIO = 4.0
@@ -40,15 +36,6 @@ _CLOSE_CALL = 1.05
 """Candidates this near to the best, or better, are timed twice as long: the best is chosen by it."""
 _BIG_THREAD_MODE = 1
 """``ThreadGroup::kBig`` of TVM's ``runtime.config_threadpool``."""
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """A task's arguments and what its kernel should compute, by position of the result."""
-
-    task: Task
-    specs: tuple[ArgumentSpec, ...]
-    expected: Mapping[int, np.ndarray]
 
 
 class Measurer(Protocol):
@@ -144,8 +131,7 @@ class DeviceMeasurer:
             session = self._ready()
             try:
                 with session.deadline(self._options.run_timeout_s, "running the reference kernel"):
-                    result: float = self._pulse()
-                    return result
+                    return float(self._pulse())
             except SessionError:
                 self._drop()
         raise DeviceError(
@@ -290,13 +276,3 @@ class DeviceMeasurer:
         self._arguments = []
         self._poisons = {}
         self._pulse = None
-
-
-def median_drift(before_s: float, after_s: float) -> float:
-    """Return the relative change between two pulses, 0.25 for a quarter more or less."""
-    return max(before_s, after_s) / min(before_s, after_s) - 1
-
-
-def spread(pulses: Sequence[float]) -> float:
-    """Return the relative distance of the slowest pulse from the fastest."""
-    return max(pulses) / min(pulses) - 1 if pulses else 0.0

@@ -1,11 +1,11 @@
-"""A pool of warm child processes that may crash, hang or be killed without harm.
+"""Warm child processes that may crash, hang or be killed without harm.
 
-    with WorkerPool(2) as pool:
-        for index, result in pool.run(function, [(argument,), ...], timeout_s=10):
+    with ForkServer() as server, WorkerPool(server, 2) as pool:
+        for index, outcome in pool.run([Call(function, (argument,), timeout_s=10), ...]):
             ...
 
-``function`` must be a module's function that the child can import, and arguments and results plain
-values. A child that dies or takes too long costs its own call only; a new one takes its place.
+A function must be a module's, so that the child can import it; arguments and results are plain values. A
+child that dies or takes too long costs its own call only; a new one takes its place.
 """
 
 from __future__ import annotations
@@ -24,13 +24,20 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from typing import Any, NamedTuple
 
 from edgetune.errors import TuningError
 
 START_TIMEOUT_S = 180.0
 _STOP_TIMEOUT_S = 1.0
-PRELOAD = ("tvm", "edgetune.tuning.build")
+PRELOAD = (
+    "tvm",
+    "tvm.s_tir.meta_schedule.cost_model",
+    "xgboost",
+    "edgetune.tuning.reference",
+    "edgetune.tuning.pulse",
+    "edgetune.tuning.search_process",
+)
 
 
 class WorkerError(Exception):
@@ -49,35 +56,41 @@ Outcome = Any | WorkerError | WorkerCrashError | WorkerTimeoutError
 """What a call gives: its result, or one of the exceptions above as a value."""
 
 
-@dataclass
-class _Worker:
-    pid: int
-    connection: Connection
-    call: int | None = None
-    deadline: float = 0.0
-    # What earlier calls have left in the worker's caches, see WorkerPool.run's ``known``.
-    known: set[str] = field(default_factory=set)
+class Call(NamedTuple):
+    """A function, its arguments, and how long it may take."""
+
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    timeout_s: float
 
 
-class WorkerPool:
-    """Worker processes, forked from one warm process that starts with the pool.
+Context = tuple[str, Callable[[bool], tuple[Any, ...]]]
+"""A key, and what to put before a call's arguments depending on whether the worker has seen the key.
 
-    Threads: ``run`` may be called from any thread, by one at a time; others wait. Ownership: leaving
-    the context ends all processes; so does the death of this process.
+Large values need to be sent to each worker only once: the called function keeps them by the key.
+"""
+
+
+class ForkServer:
+    """A process that imports TVM once and forks workers when asked, see :mod:`edgetune.tuning.zygote`.
+
+    Threads: any. Ownership: leaving the context ends the process, all workers and their files; so does
+    the death of this process.
+
+    Args:
+        preload: modules to import before the first fork.
     """
 
-    def __init__(self, size: int, preload: Sequence[str] = PRELOAD) -> None:
-        self.size = max(1, size)
+    def __init__(self, preload: Sequence[str] = PRELOAD) -> None:
         self._preload = tuple(preload)
-        self._idle: deque[_Worker] = deque()
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._buffer = b""
         self._ready = False
 
-    def __enter__(self) -> WorkerPool:
-        """Start the warm process, without waiting for it."""
+    def __enter__(self) -> ForkServer:
+        """Start the process, without waiting for its imports."""
         ours, theirs = socket.socketpair()
         # Killed workers leave files behind: all of them in one folder that can be removed.
         self._folder = tempfile.mkdtemp(prefix="edgetune-build-")
@@ -97,6 +110,7 @@ class WorkerPool:
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
+                # TVM warns there of every schedule that does not apply.
                 stderr=subprocess.DEVNULL,
                 env=environment,
                 # Ctrl-C in the terminal is for edgetune, which then stops these in order.
@@ -108,9 +122,6 @@ class WorkerPool:
     def __exit__(self, *_: object) -> None:
         """End all processes."""
         with self._lock:
-            for worker in self._idle:
-                worker.connection.close()
-            self._idle.clear()
             if self._control is not None:
                 self._control.close()
                 self._control = None
@@ -123,24 +134,93 @@ class WorkerPool:
                 self._process = None
                 shutil.rmtree(self._folder, ignore_errors=True)
 
-    def run(
-        self,
-        function: Callable[..., Any],
-        calls: Sequence[tuple[Any, ...]],
-        timeout_s: float,
-        known: tuple[str, Callable[[bool], tuple[Any, ...]]] | None = None,
-    ) -> Iterator[tuple[int, Outcome]]:
+    def fork(self) -> tuple[int, Connection]:
+        """Start a worker and return its process id and the connection to it.
+
+        Raises:
+            TuningError: the server is gone or does not start.
+        """
+        ours, theirs = socket.socketpair()
+        with self._lock, theirs:
+            try:
+                if not self._ready:
+                    self._read_line()
+                    self._ready = True
+                if self._control is not None:
+                    socket.send_fds(self._control, [b"fork\n"], [theirs.fileno()])
+                pid = int(self._read_line())
+            except OSError as error:
+                ours.close()
+                raise TuningError(
+                    f"The process that starts build processes failed: {error}. Check the installation with "
+                    "`python -c 'import tvm'`, and that the machine has memory left."
+                ) from error
+        return pid, Connection(ours.detach())
+
+    def reap(self, pid: int) -> int:
+        """Kill a worker, unless it is dead already, and return how it ended as ``os.waitpid`` says it."""
+        with self._lock:
+            try:
+                if self._control is not None:
+                    self._control.sendall(f"reap {pid}\n".encode())
+                return int(self._read_line())
+            except OSError:
+                return 0
+
+    def _read_line(self) -> str:
+        if self._control is None:
+            raise OSError("it was stopped")
+        self._control.settimeout(START_TIMEOUT_S)
+        while b"\n" not in self._buffer:
+            piece = self._control.recv(4096)
+            if not piece:
+                raise OSError("it ended")
+            self._buffer += piece
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return line.decode()
+
+
+@dataclass
+class _Worker:
+    pid: int
+    connection: Connection
+    call: int = 0
+    deadline: float = 0.0
+    known: set[str] = field(default_factory=set)
+
+
+class WorkerPool:
+    """A fixed number of workers, forked when they are needed.
+
+    Threads: ``run`` may be called from any thread; calls of several threads wait for each other.
+    Ownership: leaving the context ends the workers.
+    """
+
+    def __init__(self, server: ForkServer, size: int) -> None:
+        self.size = max(1, size)
+        self._server = server
+        self._idle: deque[_Worker] = deque()
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> WorkerPool:
+        """Return self; nothing is started yet."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the workers."""
+        for worker in self._idle:
+            worker.connection.close()
+        self._idle.clear()
+
+    def run(self, calls: Sequence[Call], context: Context | None = None) -> Iterator[tuple[int, Outcome]]:
         """Run calls in the workers and yield ``(index, outcome)`` in the order they end.
 
         Args:
-            function: what to call.
-            calls: the arguments of each call.
-            timeout_s: for one call.
-            known: a key, and what to put before a call's arguments depending on whether that worker has
-                seen the key: large values need to be sent to each worker only once.
+            calls: what to call.
+            context: what all calls need, see :data:`Context`.
 
         Raises:
-            TuningError: the warm process is gone or does not start.
+            TuningError: no worker can be started.
         """
         with self._lock:
             waiting = deque(range(len(calls)))
@@ -148,13 +228,13 @@ class WorkerPool:
             try:
                 while waiting or busy:
                     while waiting and len(busy) < self.size:
-                        busy.append(self._submit(function, calls, waiting.popleft(), timeout_s, known))
+                        index = waiting.popleft()
+                        busy.append(self._submit(index, calls[index], context))
                     for worker, outcome in self._collect(busy):
                         busy.remove(worker)
-                        index = worker.call
-                        assert index is not None
-                        self._release(worker, outcome)
-                        yield index, outcome
+                        if not isinstance(outcome, WorkerCrashError | WorkerTimeoutError):
+                            self._idle.append(worker)
+                        yield worker.call, outcome
             finally:
                 # The caller stopped listening: whatever still runs is not wanted.
                 for worker in busy:
@@ -166,33 +246,28 @@ class WorkerPool:
         Raises:
             WorkerError, WorkerCrashError, WorkerTimeoutError: it failed.
         """
-        _, outcome = next(iter(list(self.run(function, [arguments], timeout_s))))
+        [(_, outcome)] = self.run([Call(function, arguments, timeout_s)])
         if isinstance(outcome, WorkerError | WorkerCrashError | WorkerTimeoutError):
             raise outcome
         return outcome
 
-    def _submit(
-        self,
-        function: Callable[..., Any],
-        calls: Sequence[tuple[Any, ...]],
-        index: int,
-        timeout_s: float,
-        known: tuple[str, Callable[[bool], tuple[Any, ...]]] | None,
-    ) -> _Worker:
+    def _submit(self, index: int, call: Call, context: Context | None) -> _Worker:
         for _ in range(3):
-            worker = self._idle.popleft() if self._idle else self._fork()
-            before: tuple[Any, ...] = ()
-            if known is not None:
-                before = known[1](known[0] in worker.known)
-                worker.known.add(known[0])
+            worker = self._idle.popleft() if self._idle else _Worker(*self._server.fork())
+            if context is not None:
+                key, values = context
+                before = values(key in worker.known)
+                worker.known.add(key)
+            else:
+                before = ()
             try:
-                worker.connection.send((function, (*before, *calls[index])))
+                worker.connection.send((call.function, (*before, *call.arguments)))
             except OSError:
                 # It died while idle (killed by the system for memory, say).
                 self._reap(worker)
                 continue
             worker.call = index
-            worker.deadline = time.monotonic() + timeout_s
+            worker.deadline = time.monotonic() + call.timeout_s
             return worker
         raise TuningError("Build processes die as soon as they start. Is the machine out of memory?")
 
@@ -214,61 +289,9 @@ class WorkerPool:
                 done.append((worker, WorkerTimeoutError("no result in time")))
         return done
 
-    def _release(self, worker: _Worker, outcome: Outcome) -> None:
-        worker.call = None
-        if not isinstance(outcome, WorkerCrashError | WorkerTimeoutError):
-            self._idle.append(worker)
-
-    def _fork(self) -> _Worker:
-        if self._control is None:
-            raise TuningError("The build processes were stopped. Start the tuning again.")
-        self._wait_ready()
-        ours, theirs = socket.socketpair()
-        try:
-            with theirs:
-                socket.send_fds(self._control, [b"fork\n"], [theirs.fileno()])
-            pid = int(self._read_line(START_TIMEOUT_S))
-        except OSError as error:
-            ours.close()
-            raise _gone(error) from error
-        return _Worker(pid, Connection(ours.detach()))
-
     def _reap(self, worker: _Worker) -> int:
-        """Kill a worker and return how it ended."""
         worker.connection.close()
-        if self._control is None:
-            return 0
-        try:
-            self._control.sendall(f"reap {worker.pid}\n".encode())
-            return int(self._read_line(START_TIMEOUT_S))
-        except OSError as error:
-            raise _gone(error) from error
-
-    def _wait_ready(self) -> None:
-        if not self._ready:
-            try:
-                self._read_line(START_TIMEOUT_S)
-            except OSError as error:
-                raise _gone(error) from error
-            self._ready = True
-
-    def _read_line(self, timeout_s: float) -> str:
-        assert self._control is not None
-        self._control.settimeout(timeout_s)
-        while b"\n" not in self._buffer:
-            piece = self._control.recv(4096)
-            if not piece:
-                raise OSError("it ended")
-            self._buffer += piece
-        line, _, self._buffer = self._buffer.partition(b"\n")
-        return line.decode()
-
-
-def _gone(error: OSError) -> TuningError:
-    return TuningError(
-        f"The process that starts build processes failed: {error}. Check the installation with "
-        "`python -c 'import tvm'`, and that the machine has memory left."
-    )
+        return self._server.reap(worker.pid)
 
 
 def _death(status: int) -> str:

@@ -1,0 +1,224 @@
+"""Prepares batches ahead of the measuring: one thread searches, one builds.
+
+    allocation policy -> search -> built by workers -> queue -> (the caller measures)
+
+While a batch is measured the next is built and the one after that is searched for, as far as the gate
+lets them run at the same time. A task has at most one batch under way: its search should know how the
+last one went.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from edgetune.records import Artifact, Candidate
+from edgetune.tuning.allocation import AllocationPolicy, TaskState
+from edgetune.tuning.arguments import Prepared
+from edgetune.tuning.builder import Built, CandidateBuilder, PrepareError
+from edgetune.tuning.gate import Gate
+from edgetune.tuning.outcome import TaskStatus
+from edgetune.tuning.search import Measured, SearchFactory, SearchPolicy
+from edgetune.tuning.search_process import SearchError
+
+_POLL_S = 0.2
+
+
+@dataclass
+class Batch:
+    """Candidates of one task, built as far as they could be."""
+
+    state: TaskState
+    prepared: Prepared | None
+    items: list[tuple[Candidate, Built]]
+
+    @property
+    def artifacts(self) -> list[Artifact]:
+        """What can be measured."""
+        return [built for _, built in self.items if isinstance(built, Artifact)]
+
+
+class Pipeline:
+    """Runs the searching and the building thread.
+
+    Threads: ``next`` and ``done`` belong to the one that measures; task states may be changed only while
+    ``lock`` is held. Ownership: leaving the context ends the threads, as soon as a call under way ends.
+
+    Args:
+        states: the tasks; changed in place.
+        policy: which task is next.
+        searches: starts the search of a task.
+        known: what was measured for a task before the run.
+        builder: builds candidates.
+        gate: when the host may work.
+        budget: how many trials are left in all, None without a limit.
+    """
+
+    def __init__(
+        self,
+        states: Sequence[TaskState],
+        policy: AllocationPolicy,
+        searches: SearchFactory,
+        known: Callable[[TaskState], Sequence[Measured]],
+        builder: CandidateBuilder,
+        gate: Gate,
+        budget: Callable[[], int | None],
+    ) -> None:
+        self._states = states
+        self._policy = policy
+        self._start_search = searches
+        self._known = known
+        self._builder = builder
+        self._gate = gate
+        self._budget = budget
+        self._searches: dict[str, SearchPolicy] = {}
+        self._prepared: dict[str, Prepared | None] = {}
+        self.lock = threading.Condition()
+        self._stop = threading.Event()
+        self._error: BaseException | None = None
+        self._proposed: queue.Queue[tuple[TaskState, list[Candidate]] | None] = queue.Queue(maxsize=1)
+        self._built: queue.Queue[Batch | None] = queue.Queue(maxsize=1)
+        self._threads = [
+            threading.Thread(target=self._guarded, args=(body,), name=f"edgetune-{name}", daemon=True)
+            for name, body in (("search", self._search), ("build", self._build))
+        ]
+
+    def __enter__(self) -> Pipeline:
+        """Start the threads."""
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Tell the threads to stop. They end with their current call, or with its worker."""
+        self._stop.set()
+        with self.lock:
+            self.lock.notify_all()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for the threads to end."""
+        for thread in self._threads:
+            thread.join(timeout_s)
+
+    def next(self, stop: Callable[[], bool]) -> Batch | None:
+        """Wait for a batch; None when there will be no more, or when ``stop`` says so.
+
+        Raises:
+            Exception: what ended one of the threads.
+        """
+        while not stop():
+            try:
+                batch = self._built.get(timeout=_POLL_S)
+            except queue.Empty:
+                continue
+            if batch is None and self._error is not None:
+                raise self._error
+            return batch
+        return None
+
+    def done(self, batch: Batch, results: Sequence[Measured]) -> None:
+        """Report what came of a batch; its task may have the next one."""
+        with self.lock:
+            batch.state.pending = 0
+            search = self._searches.get(batch.state.task.workload)
+            if search is not None:
+                search.learn(results)
+            self.lock.notify_all()
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """Hold the lock on the task states, and wake who waits for a change."""
+        with self.lock:
+            yield
+            self.lock.notify_all()
+
+    def _guarded(self, body: Callable[[], None]) -> None:
+        try:
+            body()
+        except BaseException as error:
+            # At the end of a run the workers are gone before the threads notice: no news.
+            if not self._stop.is_set():
+                self._error = error
+                self._stop.set()
+        finally:
+            self._put(self._built if body == self._build else self._proposed, None)
+
+    def _search(self) -> None:
+        while not self._stop.is_set():
+            choice = self._choose()
+            if choice is None:
+                return
+            state, count = choice
+            with self._gate.host_work():
+                candidates = self._propose(state, count)
+            if candidates:
+                self._put(self._proposed, (state, candidates))
+
+    def _choose(self) -> tuple[TaskState, int] | None:
+        """Wait until the policy has work; None when it never will again."""
+        with self.lock:
+            while not self._stop.is_set():
+                left = self._budget()
+                pending = sum(state.pending for state in self._states)
+                choice = self._policy.choose(self._states, None if left is None else left - pending)
+                if choice is not None:
+                    choice[0].pending = choice[1]
+                    return choice
+                if not pending:
+                    return None
+                self.lock.wait(_POLL_S)
+        return None
+
+    def _propose(self, state: TaskState, count: int) -> list[Candidate]:
+        workload = state.task.workload
+        try:
+            if workload not in self._searches:
+                self._searches[workload] = self._start_search(state.task, self._known(state))
+            candidates = self._searches[workload].propose(count)
+        except SearchError as error:
+            with self.changing():
+                state.pending = 0
+                state.set_aside(str(error))
+            return []
+        with self.changing():
+            state.pending = len(candidates)
+            if not candidates:
+                state.status = TaskStatus.EXHAUSTED
+        return candidates
+
+    def _build(self) -> None:
+        while not self._stop.is_set():
+            try:
+                proposed = self._proposed.get(timeout=_POLL_S)
+            except queue.Empty:
+                continue
+            if proposed is None:
+                return
+            state, candidates = proposed
+            workload = state.task.workload
+            try:
+                with self._gate.host_work():
+                    prepared, built = self._builder.build(
+                        state.task, candidates, prepare=workload not in self._prepared
+                    )
+            except PrepareError as error:
+                with self.changing():
+                    state.pending = 0
+                    state.set_aside(str(error))
+                continue
+            self._prepared.setdefault(workload, prepared)
+            items = list(zip(candidates, built, strict=True))
+            self._put(self._built, Batch(state, self._prepared[workload], items))
+
+    def _put(self, target: queue.Queue[Any], item: object) -> None:
+        """Wait for room, unless the pipeline is stopped by the one who would make it."""
+        while not self._stop.is_set() or self._error is not None:
+            try:
+                target.put(item, timeout=_POLL_S)
+            except queue.Full:
+                continue
+            return
