@@ -30,11 +30,7 @@ def compile_model(lowered: Lowered, choices: Sequence[Choice], target: Target) -
     Raises:
         ToolchainError: the library cannot be linked.
     """
-    chosen = {choice.task.workload: choice for choice in choices}
-    scheduled = {
-        task.workload: scheduled_kernel(chosen.get(task.workload) or _default(task), target) for task in lowered.tasks
-    }
-    mod = _replace_kernels(lowered, scheduled)
+    mod = _schedule_kernels(lowered, {choice.task.workload: choice.trace for choice in choices}, target)
     mod, weights = lift_weights(mod)
     executable = relax.build(mod, target=target.tvm(), relax_pipeline=_vm_pipeline(), exec_mode="bytecode")
     with tempfile.TemporaryDirectory(prefix="edgetune-") as folder:
@@ -50,28 +46,23 @@ def compile_model(lowered: Lowered, choices: Sequence[Choice], target: Target) -
     )
 
 
-def _default(task: Any) -> Choice:
-    from edgetune.records import Source
-
-    return Choice(task, Source.DEFAULT)
-
-
-def scheduled_kernel(choice: Choice, target: Target) -> tvm.tirx.PrimFunc:
-    """The kernel of a task under its chosen schedule."""
-    if choice.trace is None:
-        return default_schedule(choice.task, target).mod["main"]
-    schedule = tvm.s_tir.Schedule(tvm.ir.load_json(choice.task.ir))
-    tvm.s_tir.schedule.Trace.apply_json_to_schedule(json.loads(choice.trace), schedule)
+def scheduled_kernel(kernel: tvm.IRModule, trace: str | None, target: Target) -> tvm.tirx.PrimFunc:
+    """A kernel under a recorded schedule, or under its default schedule where ``trace`` is None."""
+    if trace is None:
+        return default_schedule(kernel, target).mod["main"]
+    schedule = tvm.s_tir.Schedule(kernel)
+    tvm.s_tir.schedule.Trace.apply_json_to_schedule(json.loads(trace), schedule)
     return schedule.mod["main"]
 
 
-def _replace_kernels(lowered: Lowered, scheduled: Mapping[str, tvm.tirx.PrimFunc]) -> tvm.IRModule:
-    """The module with every kernel under its schedule."""
+def _schedule_kernels(lowered: Lowered, traces: Mapping[str, str | None], target: Target) -> tvm.IRModule:
+    """The module with every kernel under the schedule chosen for its workload."""
     functions = {}
     for var, func in lowered.mod.functions.items():
         workload = lowered.kernels.get(var.name_hint)
-        if workload in scheduled:
-            func = scheduled[workload].with_attr("global_symbol", var.name_hint)
+        if workload is not None:
+            scheduled = scheduled_kernel(as_kernel(func), traces.get(workload), target)
+            func = scheduled.with_attr("global_symbol", var.name_hint)
         functions[var] = func
     return tvm.IRModule(functions)
 

@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 import onnx
 import tvm
-from tvm import relax
+from tvm import relax, te
 from tvm.relax.frontend.onnx import from_onnx, onnx_frontend
 
 from edgetune.errors import UnsupportedModelError
+from edgetune.graph.legalize import power
 
 Converter = Callable[..., Any]
 
@@ -117,6 +118,36 @@ class _BatchNormalization(onnx_frontend.BatchNormalization):
         return folded if folded is not None else super()._impl_v15(bb, inputs, attr, params)
 
 
+class _Lrn(onnx_frontend.LocalResponseNormalization):
+    """Local response normalisation over neighbouring channels, as one kernel."""
+
+    @classmethod
+    def _impl_v13(cls, bb: Any, inputs: Any, attr: Any, params: Any) -> Any:
+        if not _is_float32(inputs[0]):
+            return super()._impl_v13(bb, inputs, attr, params)
+        size = int(attr["size"])
+        alpha, beta, bias = (float(attr.get(k, d)) for k, d in (("alpha", 1e-4), ("beta", 0.75), ("bias", 1.0)))
+
+        def lrn(x: te.Tensor) -> te.Tensor:
+            channels, before = x.shape[1], (size - 1) // 2
+
+            def square(*index: te.Var) -> te.PrimExpr:
+                value = x(*index)
+                return value * value
+
+            squares = te.compute(x.shape, square, name="squares")
+            k = te.reduce_axis((0, size), "k")
+
+            def window(n: te.Var, c: te.Var, *rest: te.Var) -> te.PrimExpr:
+                inside = te.all(c + k - before >= 0, c + k - before < channels)
+                return te.sum(te.if_then_else(inside, squares(n, c + k - before, *rest), 0.0), axis=k)
+
+            total = te.compute(x.shape, window, name="window_sum")
+            return te.compute(x.shape, lambda *i: x(*i) * power(total(*i) * (alpha / size) + bias, -beta), name="lrn")
+
+        return bb.emit_te(lrn, inputs[0], primfunc_name_hint="lrn")
+
+
 def _scalar(bound: Any) -> float | None:
     """The value of a constant of one element."""
     if isinstance(bound, tvm.ir.GenericConst):
@@ -133,6 +164,7 @@ def _is_float32(x: Any) -> bool:
 _CONVERTERS: dict[str, Any] = {
     "BatchNormalization": _BatchNormalization,
     "Clip": _Clip,
+    "LRN": _Lrn,
     "Sum": _variadic(onnx_frontend.Sum, relax.op.add),
     "Max": _variadic(onnx_frontend.Max, relax.op.maximum),
     "Min": _variadic(onnx_frontend.Min, relax.op.minimum),

@@ -6,11 +6,13 @@ turns into vectors. Clip and ReLU keep NaN, as ONNX asks, at no cost.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import tvm
-from tvm import relax, te, tirx
+from tvm import relax, te, tirx, topi
 
 Legalization = Callable[[relax.BlockBuilder, Any], Any]
 
@@ -25,6 +27,7 @@ def legalizations() -> dict[str, Legalization]:
         "relax.tanh": _elementwise(tanh),
         "relax.nn.silu": _elementwise(lambda x: x * sigmoid(x)),
         "relax.nn.softmax": _softmax,
+        "relax.power": _power,
     }
 
 
@@ -93,6 +96,33 @@ def tanh(x: te.PrimExpr) -> te.PrimExpr:
         polynomial = polynomial * square + number(coefficient)
     near = polynomial * square * x + x
     return tirx.Select(magnitude < number(0.625), near, far)
+
+
+def power(x: te.PrimExpr, exponent: float) -> te.PrimExpr:
+    """x to a constant power; multiples of a quarter from -2 to 2 and small whole numbers by roots and products."""
+    if exponent < 0:
+        return tirx.const(1, _dtype(x)) / power(x, -exponent)
+    whole, quarters = int(exponent), (exponent - int(exponent)) * 4
+    if quarters not in (0, 1, 2, 3) or whole > 4:
+        return te.power(x, tirx.const(exponent, _dtype(x)))
+    factors = [x] * whole
+    if quarters >= 2:
+        factors.append(te.sqrt(x))
+    if quarters % 2:
+        factors.append(te.sqrt(te.sqrt(x)))
+    return functools.reduce(lambda a, b: a * b, factors) if factors else tirx.const(1, _dtype(x))
+
+
+def _power(builder: relax.BlockBuilder, call: Any) -> Any:
+    exponent = call.args[1]
+    constant = np.asarray(exponent.value.numpy()) if isinstance(exponent, tvm.ir.GenericConst) else None
+    if constant is None or constant.size != 1 or constant.ndim > len(call.args[0].ty.shape) or constant.dtype != np.float32:
+        return builder.call_te(topi.power, call.args[0], call.args[1], primfunc_name_hint="power")
+
+    def compute(x: te.Tensor) -> te.Tensor:
+        return te.compute(x.shape, lambda *i: power(x(*i), float(constant.reshape(()))), name="T_power")
+
+    return builder.call_te(compute, call.args[0], primfunc_name_hint="power")
 
 
 def _elementwise(function: Callable[[te.PrimExpr], te.PrimExpr]) -> Legalization:

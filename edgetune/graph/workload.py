@@ -10,13 +10,19 @@ def workload_hash(mod: tvm.IRModule) -> str:
     """16 hex digits naming the computation of a kernel module (one PrimFunc ``main``).
 
     It is TVM's structural hash: names of variables and buffers do not count, shapes, types and structure do; it
-    is the same in every process that runs the same TVM.
+    is the same in every process that runs the same TVM. The values of floating-point constants do not count
+    either: kernels that differ in a factor only are scheduled alike and as fast.
     """
     func = mod["main"]
     for attribute in ("op_pattern", "private", "global_symbol"):
         if func.attrs and attribute in func.attrs:
             func = func.without_attr(attribute)
-    return f"{tvm_ffi.structural_hash(func, map_free_vars=True) & (2**64 - 1):016x}"
+    masked = tvm_ffi.structural_map(func, (tvm.tirx.FloatImm, _mask))
+    return f"{tvm_ffi.structural_hash(masked, map_free_vars=True) & (2**64 - 1):016x}"
+
+
+def _mask(number: tvm.tirx.FloatImm) -> tvm.tirx.FloatImm:
+    return tvm.tirx.FloatImm(str(number.ty.dtype), 1.0)
 
 
 def kernel_flops(func: tvm.tirx.PrimFunc) -> float:

@@ -237,27 +237,29 @@ def _schedule(
 def parallel_chunks(extents: dict[str, int], target: Target, blocks: int, columns: int) -> tuple[int, int, int]:
     """Default chunks of one thread's turn: output tiles, rows, column tiles.
 
-    Rows and columns are cut until the input that a chunk reads fills at most half of the second-level cache and every
-    thread has an equal share; what they cannot give, output channels give.
+    Of the ways to cut the work evenly among the threads, the one that moves the least data past the second-level
+    cache: every cut along the image reads all weights again, every cut along the output channels reads the input
+    again, and input that does not fit the cache is read again for each tile of output channels.
     """
     o, h, w = extents["o"] // blocks, extents["h"], extents["w"] // columns
     flops = 2 * math.prod(extents.values())
     threads = target.threads if flops >= LAUNCH_FLOPS else 1
-    depth_bytes = 4 * extents["rc"] * extents["ri"] * extents["kh"]
+    depth = 4 * extents["rc"] * extents["ri"]
+    weights = depth * extents["kh"] * extents["kw"] * extents["o"] * extents["i"]
     cache = max(target.l2_bytes, target.l1d_bytes) // 2
 
-    def even(pieces: int) -> bool:
-        return -(-pieces // threads) * threads <= 1.1 * pieces
+    def traffic(chunks: tuple[int, int, int]) -> float:
+        outputs, rows, tiles = chunks
+        cuts = (h // rows) * (w // tiles)
+        pieces = cuts * (o // outputs)
+        chunk_input = depth * (rows + extents["kh"] - 1) * tiles * columns
+        reads = 1 if chunk_input <= cache else outputs
+        uneven = -(-pieces // threads) * threads / pieces
+        return uneven * (weights * cuts + chunk_input * reads * pieces) * (1.0 if uneven <= 1.1 else 10.0)
 
     # Several rows are cut between rows only; a single row, as of a pointwise convolution, between columns.
-    choices = [(rows, tiles) for rows in divisors(h) for tiles in ([w] if h > 1 else divisors(w))]
-    fitting = [c for c in choices if depth_bytes * c[0] * c[1] * columns <= cache] or [choices[0]]
-    best = max((c for c in fitting if even(h * w // (c[0] * c[1]))), key=math.prod, default=None)
-    if best is not None:
-        return o, *best
-    rows, tiles = max(fitting, key=math.prod)
-    pieces = h * w // (rows * tiles)
-    return max((d for d in divisors(o) if even(o // d * pieces)), default=1), rows, tiles
+    images = [(rows, tiles) for rows in divisors(h) for tiles in ([w] if h > 1 else divisors(w))]
+    return min(((outputs, *image) for outputs in divisors(o) for image in images), key=traffic)
 
 
 def _output_loops(

@@ -43,6 +43,8 @@ def spaces(mod: tvm.IRModule, target: Target) -> Iterator[Schedule]:
 
 def _default(sch: Schedule, target: Target, serial: bool) -> Schedule:
     _inline_cheap(sch)
+    for name in block_names(sch):
+        _reduce_by_lanes(sch, sch.get_sblock(name), target)
     names = block_names(sch)
     last = sch.get_sblock(names[-1])
     row = None
@@ -58,7 +60,7 @@ def _default(sch: Schedule, target: Target, serial: bool) -> Schedule:
             else:
                 spread(sch, block, target, serial)
         else:
-            _reduce(sch, block, target, 0 if not inside else len(sch.get_loops(block)))
+            _reduce(sch, block, target)
     return sch
 
 
@@ -90,12 +92,8 @@ def _is_costly(sch: Schedule, block: SBlockRV) -> bool:
 
 def _rows(sch: Schedule, last: SBlockRV, serial: bool) -> LoopRV | None:
     """Fuse the outer loops of the last block into rows; None when there is nothing to fuse."""
-    spatial = [
-        loop
-        for loop, var in zip(sch.get_loops(last), sch.get(last).iter_vars, strict=True)
-        if int(var.iter_type) == 0
-    ]
-    inner = 1 if is_spatial(sch, last) else 0
+    spatial, _ = _axes(sch, last)
+    inner = 1 if is_spatial(sch, last) or _reads_along(sch, last, 0) else 0
     while inner < len(spatial) and extent_of(sch, spatial[-1 - inner]) == 1:
         inner += 1
     outer = spatial[: len(spatial) - inner] if inner else spatial
@@ -131,20 +129,55 @@ def _vectorize_last(sch: Schedule, block: SBlockRV, target: Target) -> None:
     sch.vectorize(loop)
 
 
-def _reduce(sch: Schedule, block: SBlockRV, target: Target, depth: int) -> None:
-    """Vectorise a reduction over its innermost spatial loop where channels lie there."""
+def _axes(sch: Schedule, block: SBlockRV) -> tuple[list[LoopRV], list[LoopRV]]:
+    """The loops that the block's spatial axes are bound to, and those of its reduction axes."""
+    name = sch.get(block).name_hint
+    kinds: dict[str, int] = {}
+
+    def visit(realize: tvm.s_tir.SBlockRealize) -> None:
+        if realize.block.name_hint != name:
+            return
+        for axis, value in zip(realize.block.iter_vars, realize.iter_values, strict=True):
+            tvm_ffi.structural_walk(
+                value, (tvm.ir.Var, lambda var, kind=int(axis.iter_type): kinds.__setitem__(var.name, kind))
+            )
+
+    tvm_ffi.structural_walk(sch.mod["main"].body, (tvm.s_tir.SBlockRealize, visit))
+    loops = [(loop, kinds.get(sch.get(loop).loop_var.name)) for loop in sch.get_loops(block)]
+    return [loop for loop, kind in loops if kind == 0], [loop for loop, kind in loops if kind == 2]
+
+
+def _reads_along(sch: Schedule, block: SBlockRV, iter_type: int) -> bool:
+    """Whether neighbours in memory, of what a block reads, lie along an axis of this type (0: spatial)."""
     info = sch.get(block)
-    loops = sch.get_loops(block)[-len(info.iter_vars) :]
-    kinds = [int(v.iter_type) for v in info.iter_vars]
-    if len(loops) != len(kinds):
+    index = info.reads[0].region[-1].min
+    terms = [index, getattr(index, "a", None), getattr(index, "b", None)]
+    return any(int(v.iter_type) == iter_type and any(v.var.same_as(t) for t in terms) for v in info.iter_vars)
+
+
+def _reduce_by_lanes(sch: Schedule, block: SBlockRV, target: Target) -> None:
+    """Give a reduction along memory one partial result for each lane, so that it can run in vectors."""
+    if is_spatial(sch, block) or not sch.get(block).reads or not _reads_along(sch, block, 2):
         return
-    spatial = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == 0]
-    reduction = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == 2]
-    if not spatial or not reduction:
+    spatial, reduction = _axes(sch, block)
+    extent, lanes = extent_of(sch, reduction[-1]), vector_lanes(sch, block, target)
+    width = math.gcd(extent, lanes)
+    if width < 4 or extent < 4 * width:
         return
-    lanes = vector_lanes(sch, block, target)
-    inner = spatial[-1]
-    if extent_of(sch, inner) not in (4, 8, 16) or extent_of(sch, inner) > lanes:
+    _, by_lane = sch.split(reduction[-1], [None, width])
+    sch.rfactor(by_lane, factor_axis=len(spatial))
+
+
+def _reduce(sch: Schedule, block: SBlockRV, target: Target) -> None:
+    """Vectorise a reduction over the spatial axis along which its input lies in memory."""
+    spatial, reduction = _axes(sch, block)
+    if not spatial or not reduction or not _reads_along(sch, block, 0):
+        return
+    inner, lanes = spatial[-1], vector_lanes(sch, block, target)
+    extent = extent_of(sch, inner)
+    if extent > lanes and extent % lanes == 0:
+        inner = sch.split(inner, [None, lanes])[1]
+    elif extent not in (2, 4, 8, 16) or extent > lanes:
         return
     sch.reorder(*reduction, inner)
     sch.vectorize(inner)

@@ -36,6 +36,6 @@ def design_spaces(task: Task, target: Target) -> list[Schedule]:
     return list(FAMILIES[task.kind].spaces(tvm.ir.load_json(task.ir), target))
 
 
-def default_schedule(task: Task, target: Target) -> Schedule:
-    """The schedule of a task that nothing was measured for."""
-    return next(FAMILIES[task.kind].spaces(tvm.ir.load_json(task.ir), target))
+def default_schedule(kernel: tvm.IRModule, target: Target) -> Schedule:
+    """The schedule of a kernel (``main`` of a module) that nothing was measured for."""
+    return next(FAMILIES[kind_of(kernel["main"])].spaces(kernel, target))
