@@ -288,6 +288,7 @@ def main(argv: list[str] | None = None) -> None:
 
         runner = Runner(listener, tracker, args.key, args.address)
         print(json.dumps({"port": runner.port}), flush=True)
+        log(f"serving '{args.key}' on {args.host}:{runner.port} with {args.threads} threads")
         with contextlib.suppress(KeyboardInterrupt):
             runner.run(sys.stdin.fileno() if args.with_owner else None)
 

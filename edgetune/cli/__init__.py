@@ -24,6 +24,8 @@ COMMANDS: dict[str, str] = {
     "benchmark": "Time a bundle, and ONNX Runtime beside it.",
     "profile": "Show where a bundle spends its time, kernel by kernel.",
     "targets": "List, show and detect targets.",
+    "tracker": "Start an RPC tracker: where runners register and devices are leased.",
+    "runner": "Start a runner on this machine and register it with a tracker.",
     "logs": "Inspect, move and clean the tuning logs.",
     "models": "List and fetch the public models of the tests and benchmarks.",
     "config": "Show the settings and where each came from.",

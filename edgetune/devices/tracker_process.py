@@ -13,15 +13,20 @@ import os
 import socket
 import sys
 import threading
+from collections.abc import Callable
 
 
-def serve(host: str, port: int, *, with_owner: bool = False) -> None:
+def serve(host: str, port: int, announce: Callable[[int], None], *, with_owner: bool = False) -> None:
     """Run a tracker until the process is killed.
 
     Args:
         host: address to listen on.
         port: 0 for any free one.
+        announce: is told the port as soon as connections are accepted.
         with_owner: end the process as soon as standard input closes.
+
+    Raises:
+        OSError: the address cannot be listened on.
     """
     # The tracker needs no compiler, and starts sooner without.
     os.environ.setdefault("TVM_USE_RUNTIME_LIB", "1")
@@ -30,19 +35,22 @@ def serve(host: str, port: int, *, with_owner: bool = False) -> None:
     if with_owner:
         threading.Thread(target=_end_with_owner, daemon=True).start()
     # Before TVM's slow import: connections wait in the socket's queue meanwhile.
-    print(json.dumps({"port": listener.getsockname()[1]}), flush=True)
+    announce(listener.getsockname()[1])
     from tvm.rpc import base, tracker
 
     tracker.logger.setLevel(logging.ERROR)
     asyncio.set_event_loop(asyncio.new_event_loop())
-    handler = tracker.TrackerServerHandler(listener, base.random_key("tracker"))
-    handler.run()
+    tracker.TrackerServerHandler(listener, base.random_key("tracker")).run()
 
 
 def _end_with_owner() -> None:
     while os.read(sys.stdin.fileno(), 1024):
         pass
     os._exit(0)
+
+
+def _print_port(port: int) -> None:
+    print(json.dumps({"port": port}), flush=True)
 
 
 def main() -> None:
@@ -52,7 +60,7 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--with-owner", action="store_true")
     args = parser.parse_args()
-    serve(args.host, args.port, with_owner=args.with_owner)
+    serve(args.host, args.port, _print_port, with_owner=args.with_owner)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,57 @@
+"""``edgetune tracker``: an RPC tracker in the foreground."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from edgetune.cli import options
+from edgetune.cli.output import Output
+
+app = typer.Typer(rich_markup_mode=None)
+
+
+@app.command()
+def tracker(
+    host: Annotated[
+        str,
+        typer.Option("--host", metavar="ADDRESS", help="Address to listen on; other than loopback is unsafe."),
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, metavar="PORT", help="Port to listen on; 0: any free.")
+    ] = 9190,
+    json: options.JsonOption = False,
+    verbose: options.VerboseOption = 0,
+    quiet: options.QuietOption = False,
+) -> None:
+    """Start an RPC tracker: where runners register and devices are leased.
+
+    It runs until Ctrl-C. 'edgetune tune' on this machine needs none: it starts its own. TVM's RPC has no
+    password and no encryption, so the tracker listens on this machine alone unless --host says otherwise;
+    reach it from elsewhere through an SSH tunnel.
+    """
+    with Output(json=json, verbose=verbose, quiet=quiet) as out:
+        import sys
+
+        from edgetune.devices.tracker_process import serve
+        from edgetune.devices.transport import EXPOSED, is_loopback
+        from edgetune.errors import DeviceError
+
+        if not is_loopback(host):
+            # Even with -q: whoever exposes the device must have been told.
+            print(EXPOSED.format(host=host), file=sys.stderr)
+
+        def announce(bound: int) -> None:
+            out.result({"host": host, "port": bound}, f"tracker listening on {host}:{bound}")
+            sys.stdout.flush()
+
+        try:
+            serve(host, port, announce)
+        except OSError as error:
+            raise DeviceError(
+                f"Cannot listen on {host}:{port}: {error.strerror}. Choose another --port (0 for any free one) "
+                "or an address of this machine."
+            ) from error
+        except KeyboardInterrupt:
+            out.note("tracker stopped")
