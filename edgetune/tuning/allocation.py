@@ -8,8 +8,9 @@ goes to the task with the largest expected gain for the model:
 ``recent`` is the relative improvement that the task's last trials brought, for a batch of trials: what
 improved lately is likely to go on. ``prior`` is what one may hope for without such evidence: the distance to
 the speed that similar tasks of the same kind reach (operations per second of the best of them), of which
-the share ``batch / (batch + trials)`` is expected from the next batch; every further trial makes a find
-less likely. A task that did not improve by 1% over ``patience`` trials stops.
+the share ``batch / (batch + trials)`` is expected from the next batch: every further trial makes a find
+less likely. It shrinks to nothing while the task does not improve. Trials under way count as made, and halve the gain for each batch of them: how they went is not
+known yet. A task that did not improve by 1% over ``patience`` trials stops.
 """
 
 from __future__ import annotations
@@ -135,10 +136,12 @@ class GainPolicy:
     Args:
         batch: trials of one decision.
         first_batch: the same for a task without any trial.
+        patience: trials without improvement after which a task stops.
     """
 
-    def __init__(self, batch: int, first_batch: int) -> None:
+    def __init__(self, batch: int, first_batch: int, patience: int) -> None:
         self._batch = batch
+        self._patience = patience
         self._first_batch = first_batch
         self._first_size: int | None = None
 
@@ -150,10 +153,10 @@ class GainPolicy:
         if fresh:
             heaviest = max(fresh, key=lambda s: (s.task.flops * s.task.weight, s.task.weight))
             return heaviest, self._first(len(fresh), left)
-        idle = [s for s in states if s.is_open and not s.pending]
-        if not idle:
+        started = [s for s in states if s.is_open and s.trials]
+        if not started:
             return None
-        chosen = max(idle, key=lambda s: self.gain_s(s, states))
+        chosen = max(started, key=lambda s: self.gain_s(s, states))
         return chosen, self._batch if left is None else min(self._batch, left)
 
     def gain_s(self, state: TaskState, states: Sequence[TaskState]) -> float:
@@ -161,7 +164,8 @@ class GainPolicy:
         if state.best_s is None:
             # Nothing works yet: the model cannot do without it.
             return float("inf")
-        return state.task.weight * state.best_s * max(self._recent(state), self._prior(state, states))
+        rate = max(self._recent(state), self._prior(state, states))
+        return state.task.weight * state.best_s * rate * 0.5 ** (state.pending / self._batch)
 
     def _first(self, fresh: int, left: int | None) -> int:
         """At most half of the budget goes into first batches, but each gets at least one trial."""
@@ -184,7 +188,8 @@ class GainPolicy:
         similar = [self._speed(other) for other in states if other.task.kind == state.task.kind]
         distance = 1 - reached / max(similar) if max(similar) > 0 else 0.0
         hope = min(max(distance, _HOPE), 0.9)
-        return hope * self._batch / (self._batch + state.trials)
+        hope *= max(0.0, 1 - state.since_improvement / self._patience)
+        return hope * self._batch / (self._batch + state.trials + state.pending)
 
     @staticmethod
     def _speed(state: TaskState) -> float:

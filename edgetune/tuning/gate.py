@@ -18,7 +18,7 @@ class Gate:
     """
 
     def __init__(self, shares_host: bool) -> None:
-        self._shares_host = shares_host
+        self.shares_host = shares_host
         self._changed = threading.Condition()
         self._working = 0
         self._measuring = False
@@ -27,7 +27,7 @@ class Gate:
     @contextmanager
     def host_work(self) -> Iterator[None]:
         """Search or build inside; waits while the device measures."""
-        if not self._shares_host:
+        if not self.shares_host:
             yield
             return
         with self._changed:
@@ -43,7 +43,7 @@ class Gate:
     @contextmanager
     def measuring(self) -> Iterator[None]:
         """Measure inside; waits until the host work under way is done."""
-        if not self._shares_host:
+        if not self.shares_host:
             yield
             return
         with self._changed:

@@ -136,7 +136,7 @@ class Run:
         self._budget = budget
         self._options = options
         self._progress = progress
-        self._policy = policy or GainPolicy(options.batch, options.first_batch)
+        self._policy = policy or GainPolicy(options.batch, options.first_batch, options.patience)
         self._versions = versions()
         self._states = [TaskState(task) for task in tasks]
         self._measured: dict[str, list[Measured]] = {task.workload: [] for task in tasks}
@@ -244,6 +244,7 @@ class Run:
             self._logs.add(record)
             with pipeline.changing():
                 self._count(batch.state, record)
+                batch.count_one()
             self._spent += 1
             records.append(record)
             self._report("measuring")

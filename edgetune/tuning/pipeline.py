@@ -3,8 +3,8 @@
     allocation policy -> search -> built by workers -> queue -> (the caller measures)
 
 While a batch is measured the next is built and the one after that is searched for, as far as the gate
-lets them run at the same time. A task has at most one batch under way: its search should know how the
-last one went.
+lets them run at the same time. No more batches are under way than that takes: the choice of the next task
+and its search should know how the last batches went.
 """
 
 from __future__ import annotations
@@ -26,6 +26,10 @@ from edgetune.tuning.search import Measured, SearchFactory, SearchPolicy
 from edgetune.tuning.search_process import SearchError
 
 _POLL_S = 0.2
+_DEPTH_SHARED = 2
+"""Batches under way where measuring excludes host work: one is searched for while the other is built."""
+_DEPTH = 3
+"""Batches under way otherwise: one searched for, one built, one measured."""
 
 
 @dataclass
@@ -35,6 +39,16 @@ class Batch:
     state: TaskState
     prepared: Prepared | None
     items: list[tuple[Candidate, Built]]
+    _counted: int = 0
+
+    def count_one(self) -> None:
+        """Take one candidate off the task's pending ones: it is measured. Needs the pipeline's lock."""
+        self._counted += 1
+        self.state.pending -= 1
+
+    def close(self) -> None:
+        """Take off the rest as well, measured or not. Needs the pipeline's lock."""
+        self.state.pending -= len(self.items) - self._counted
 
     @property
     def artifacts(self) -> list[Artifact]:
@@ -75,6 +89,8 @@ class Pipeline:
         self._builder = builder
         self._gate = gate
         self._budget = budget
+        self._depth = _DEPTH_SHARED if gate.shares_host else _DEPTH
+        self._under_way = 0
         self._searches: dict[str, SearchPolicy] = {}
         self._prepared: dict[str, Prepared | None] = {}
         self.lock = threading.Condition()
@@ -123,7 +139,8 @@ class Pipeline:
     def done(self, batch: Batch, results: Sequence[Measured]) -> None:
         """Report what came of a batch; its task may have the next one."""
         with self.lock:
-            batch.state.pending = 0
+            batch.close()
+            self._under_way -= 1
             search = self._searches.get(batch.state.task.workload)
             if search is not None:
                 search.learn(results)
@@ -165,10 +182,11 @@ class Pipeline:
                 left = self._budget()
                 pending = sum(state.pending for state in self._states)
                 choice = self._policy.choose(self._states, None if left is None else left - pending)
-                if choice is not None:
-                    choice[0].pending = choice[1]
+                if choice is not None and self._under_way < self._depth:
+                    choice[0].pending += choice[1]
+                    self._under_way += 1
                     return choice
-                if not pending:
+                if choice is None and not self._under_way:
                     return None
                 self.lock.wait(_POLL_S)
         return None
@@ -180,15 +198,24 @@ class Pipeline:
                 self._searches[workload] = self._start_search(state.task, self._known(state))
             candidates = self._searches[workload].propose(count)
         except SearchError as error:
-            with self.changing():
-                state.pending = 0
-                state.set_aside(str(error))
+            self._cancel(state, count, str(error))
+            return []
+        if not candidates:
+            self._cancel(state, count)
             return []
         with self.changing():
-            state.pending = len(candidates)
-            if not candidates:
-                state.status = TaskStatus.EXHAUSTED
+            state.pending += len(candidates) - count
         return candidates
+
+    def _cancel(self, state: TaskState, count: int, reason: str = "") -> None:
+        """Take back a batch that cannot be; its task gets no more of them."""
+        with self.changing():
+            state.pending -= count
+            self._under_way -= 1
+            if reason:
+                state.set_aside(reason)
+            elif state.is_open:
+                state.status = TaskStatus.EXHAUSTED
 
     def _build(self) -> None:
         while not self._stop.is_set():
@@ -206,9 +233,7 @@ class Pipeline:
                         state.task, candidates, prepare=workload not in self._prepared
                     )
             except PrepareError as error:
-                with self.changing():
-                    state.pending = 0
-                    state.set_aside(str(error))
+                self._cancel(state, len(candidates), str(error))
                 continue
             self._prepared.setdefault(workload, prepared)
             items = list(zip(candidates, built, strict=True))

@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from edgetune.logs.values import trace_key
 from edgetune.metaschedule import apply_trace, trace_text, tune_context
 from edgetune.records import Candidate, Failure, Task, Timing
 from edgetune.tuning.build import entry_module
@@ -104,7 +103,7 @@ class EvolutionarySearch:
         self._spaces = list(settings.spaces(task, settings.target))
         if not self._spaces:
             raise ValueError("the task has no design space")
-        self._seen_traces = {trace_key(candidate.trace) for candidate, _ in known}
+        self._seen_traces = {candidate.trace for candidate, _ in known}
         self._seen_code: set[int] = set()
         self._schedules: dict[str, Schedule] = {}
         self._extractor = Extractor()
@@ -206,10 +205,10 @@ class EvolutionarySearch:
         import tvm_ffi
 
         trace = trace_text(schedule.trace)
-        key, code = trace_key(trace), tvm_ffi.structural_hash(schedule.mod)
-        if key in self._seen_traces or code in self._seen_code:
+        code = tvm_ffi.structural_hash(schedule.mod)
+        if trace in self._seen_traces or code in self._seen_code:
             return
-        self._seen_traces.add(key)
+        self._seen_traces.add(trace)
         self._seen_code.add(code)
         self._schedules[trace] = schedule
         chosen.append(Candidate(self._task.workload, trace))
