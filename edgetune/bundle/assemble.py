@@ -259,3 +259,15 @@ def _mismatch_message(out: Path, result: CompareResult) -> str:
         f"the bundle {out} was not written. Allow larger differences with --rtol and --atol if they are "
         "harmless to you; otherwise report the model"
     )
+
+
+def check_output(out: Path) -> None:
+    """Check early, before hours of tuning, that a bundle can be written to ``out``.
+
+    Raises:
+        OutputError: ``out`` holds something that is no bundle, or cannot be written.
+    """
+    out = out.expanduser().resolve()
+    _refuse_to_overwrite(out)
+    with staging(out):
+        pass

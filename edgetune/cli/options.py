@@ -80,6 +80,13 @@ OutOption = Annotated[
         show_default=False,
     ),
 ]
+ArchiveOption = Annotated[bool, typer.Option("--archive", help="Write one .tar in place of a directory.")]
+LeanOption = Annotated[
+    bool,
+    typer.Option(
+        "--lean", help="Leave out the ONNX model and reference outputs, which only compare and benchmark use."
+    ),
+]
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else there.")
 ]

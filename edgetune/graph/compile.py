@@ -14,7 +14,7 @@ from tvm import relax
 
 from edgetune.graph.lower import Lowered, as_kernel
 from edgetune.kernels.registry import default_schedule
-from edgetune.records import Choice, CompiledModel
+from edgetune.records import Choice, CompiledModel, Task
 from edgetune.targets import Target
 from edgetune.toolchain import link_shared
 
@@ -44,6 +44,16 @@ def compile_model(lowered: Lowered, choices: Sequence[Choice], target: Target) -
     return CompiledModel(
         library, weights, lowered.inputs, lowered.outputs, {k: v for k, v in symbols.items() if k != v}
     )
+
+
+def applies(task: Task, trace: str) -> bool:
+    """Whether a recorded schedule can be applied to a task: it may come from another version of the kernels."""
+    try:
+        schedule = tvm.s_tir.Schedule(tvm.ir.load_json(task.ir))
+        tvm.s_tir.schedule.Trace.apply_json_to_schedule(json.loads(trace), schedule)
+    except Exception:  # TVM raises many types here, and each means the same
+        return False
+    return True
 
 
 def scheduled_kernel(kernel: tvm.IRModule, trace: str | None, target: Target) -> tvm.tirx.PrimFunc:

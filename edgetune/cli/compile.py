@@ -1,0 +1,76 @@
+"""``edgetune compile``: a bundle from the tuning logs alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from edgetune.cli import options
+from edgetune.cli.output import Output
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from edgetune.results import CompileResult
+
+app = typer.Typer(rich_markup_mode=None)
+
+
+@app.command()
+def compile(  # noqa: A001 - the command's name
+    model: options.ModelArgument,
+    target: options.TargetOption = None,
+    out: options.OutOption = None,
+    shape: options.ShapeOption = None,
+    freeze: options.FreezeOption = None,
+    logs: options.LogsOption = None,
+    threads: options.ThreadsOption = None,
+    archive: options.ArchiveOption = False,
+    lean: options.LeanOption = False,
+    json: options.JsonOption = False,
+    verbose: options.VerboseOption = 0,
+    quiet: options.QuietOption = False,
+) -> None:
+    """Compile a model from the tuning logs alone: no device, no trials.
+
+    Each kernel gets the best record of exactly this target (yours before a shipped one), else one of a similar
+    target, else the default schedule made for the target; the table says which.
+    """
+    with Output(json=json, verbose=verbose, quiet=quiet) as out_:
+        from edgetune.api import compile as stage
+        from edgetune.config import load_settings
+
+        settings = load_settings({"target": target, "logs": logs, "threads": threads, "out": out}).settings
+        result = stage(
+            model,
+            settings.target,
+            options.parse_shapes(shape),
+            options.parse_freeze(freeze),
+            settings.out,
+            settings.logs,
+            threads=settings.threads,
+            archive=archive,
+            lean=lean,
+            say=out_.note,
+        )
+        out_.result(result.to_json(), lambda console: _print(console, result))
+
+
+def _print(console: Console, result: CompileResult) -> None:
+    from collections import Counter
+
+    from rich.table import Table
+
+    table = Table("kernel", "calls", "schedule", "recorded us", box=None)
+    for kernel in result.kernels:
+        best = "-" if kernel.best_us is None else f"{kernel.best_us:.1f}"
+        table.add_row(kernel.name, str(kernel.weight), str(kernel.source), best)
+    console.print(table)
+    for note in result.notes:
+        console.print(f"note: {note}", markup=False)
+    counts = Counter(str(kernel.source) for kernel in result.kernels)
+    console.print("schedules: " + ", ".join(f"{count} {source}" for source, count in counts.items()))
+    if result.verified is not None:
+        console.print(f"verified against ONNX Runtime: largest error {result.verified.max_abs_error:.2g} absolute")
+    console.print(f"bundle: {result.bundle}", markup=False, soft_wrap=True)

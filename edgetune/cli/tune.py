@@ -1,0 +1,145 @@
+"""``edgetune tune``: the whole flow, from an ONNX file to a tuned and verified bundle."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from edgetune.cli import options
+from edgetune.cli.output import Output
+from edgetune.errors import BudgetError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from edgetune.results import TuneResult
+
+app = typer.Typer(rich_markup_mode=None)
+
+INTERRUPTED = 130
+
+
+@app.command()
+def tune(
+    model: options.ModelArgument,
+    target: options.TargetOption = None,
+    device: options.DeviceOption = None,
+    trials: Annotated[
+        int | None,
+        typer.Option(
+            "--trials",
+            "-n",
+            min=0,
+            metavar="N",
+            help="Budget in measured candidates; those already in the logs count.",
+            show_default=False,
+        ),
+    ] = None,
+    time: Annotated[
+        str | None,
+        typer.Option("--time", metavar="TIME", help="Budget in time, as 90s, 10m or 1h30m.", show_default=False),
+    ] = None,
+    goal: Annotated[
+        float | None,
+        typer.Option(
+            "--goal",
+            min=0.0,
+            metavar="MS",
+            help="Median latency to reach, in milliseconds; exit code 5 when the budget ends before.",
+            show_default=False,
+        ),
+    ] = None,
+    out: options.OutOption = None,
+    shape: options.ShapeOption = None,
+    freeze: options.FreezeOption = None,
+    logs: options.LogsOption = None,
+    threads: options.ThreadsOption = None,
+    seed: Annotated[
+        int | None,
+        typer.Option("--seed", metavar="N", help="Seed of every random choice.", show_default=False),
+    ] = None,
+    archive: options.ArchiveOption = False,
+    lean: options.LeanOption = False,
+    json: options.JsonOption = False,
+    verbose: options.VerboseOption = 0,
+    quiet: options.QuietOption = False,
+) -> None:
+    """Tune a model for a target and write a verified bundle.
+
+    Candidates for every kernel are built here and measured on the device over TVM RPC; each one goes into the
+    logs as soon as it is measured, so the same command goes on where it was stopped. Ctrl-C ends the
+    search and still writes the best found so far (exit code 130). Without --trials and --time, tuning goes on until
+    no kernel improves any more.
+    """
+    with Output(json=json, verbose=verbose, quiet=quiet) as out_:
+        from edgetune.api import tune as stage
+        from edgetune.cli.progress import TuningProgress
+        from edgetune.config import load_settings
+
+        given = {"target": target, "device": device, "trials": trials, "time": time, "logs": logs}
+        settings = load_settings({**given, "threads": threads, "out": out}).settings
+        with TuningProgress(out_) as progress:
+            result = stage(
+                model,
+                settings.target,
+                settings.device,
+                settings.trials,
+                settings.time,
+                options.parse_shapes(shape),
+                options.parse_freeze(freeze),
+                settings.out,
+                settings.logs,
+                threads=settings.threads,
+                seed=seed,
+                archive=archive,
+                lean=lean,
+                progress=progress.update,
+                say=progress.say,
+            )
+        out_.result(result.to_json(), lambda console: _print(console, result))
+    if result.interrupted:
+        raise typer.Exit(INTERRUPTED)
+    reached = result.latency_ms.edgetune
+    if goal is not None and (reached is None or reached > goal):
+        raise BudgetError(
+            f"the goal of {goal:g} ms was not reached: the bundle in {result.bundle} takes "
+            f"{'an unknown time' if reached is None else f'{reached:.3f} ms'}. It is the best so far; give more --time "
+            "or --trials to go on."
+        )
+
+
+def _print(console: Console, result: TuneResult) -> None:
+    from rich.table import Table
+
+    table = Table("kernel", "calls", "trials", "best us", "GFLOP/s", "schedule", box=None)
+    for task in sorted(result.tasks, key=lambda t: -(t.best_us or 0) * t.weight):
+        table.add_row(
+            task.name,
+            str(task.weight),
+            str(task.trials),
+            "-" if task.best_us is None else f"{task.best_us:.1f}",
+            "-" if task.gflops is None else f"{task.gflops:.1f}",
+            task.problem or str(task.source),
+        )
+    console.print(table)
+    for note in result.notes:
+        console.print(f"note: {note}", markup=False)
+    spent = f"{result.trials_spent} trials measured, {result.trials_reused} reused, {result.wall_s:.0f} s"
+    console.print(f"{result.model} for {result.target}: {spent}", markup=False)
+    failures = ", ".join(f"{count} {kind}" for kind, count in sorted(result.failures.items()))
+    if failures:
+        console.print(f"failed candidates: {failures}", markup=False)
+    if result.verified is not None:
+        console.print(
+            f"verified against ONNX Runtime: largest error {result.verified.max_abs_error:.2g} absolute, "
+            f"{result.verified.max_rel_error:.2g} relative"
+        )
+    times = result.latency_ms
+    parts = (("edgetune", times.edgetune), ("ONNX Runtime", times.onnxruntime), ("default schedules", times.untuned))
+    known = [f"{name} {ms:.3f} ms" for name, ms in parts if ms is not None]
+    if known:
+        console.print("latency: " + ", ".join(known))
+    if result.speedup_vs_onnxruntime is not None:
+        console.print(f"{result.speedup_vs_onnxruntime:.2f} times as fast as ONNX Runtime")
+    console.print(f"bundle: {result.bundle}", markup=False, soft_wrap=True)
