@@ -11,6 +11,7 @@ import importlib.metadata
 import importlib.util
 import os
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -37,6 +38,9 @@ _EMULATION = {
     "arm": "armelf_linux_eabi",
     "riscv64": "elf64lriscv",
 }
+# The number of the machine in ELF, and the flags of its usual ABI: RISC-V with C and lp64d, ARM EABI 5
+# with hard floats. From the psABI documents; linkers compare the flags of all inputs.
+_ELF_MACHINE = {"x86_64": (62, 0), "aarch64": (183, 0), "arm": (40, 0x05000400), "riscv64": (243, 5)}
 _GNU_PREFIX = {
     "x86_64": "x86_64-linux-gnu-",
     "aarch64": "aarch64-linux-gnu-",
@@ -99,7 +103,7 @@ def link_shared(
                 *_base_command(linker, arch),
                 *linker.options(*_COMMON_OPTIONS, *page, "--no-as-needed"),
                 *_as_files(objects, work),
-                *(str(_stub(linker, arch, soname)) for soname in _needed(mtriple, arch)),
+                *_stubs(linker, arch, _needed(mtriple, arch), work),
                 "-o",
                 str(linked),
             ]
@@ -261,27 +265,53 @@ def _as_files(objects: Sequence[bytes | Path], folder: Path) -> list[str]:
     return files
 
 
-@functools.cache
-def _stub_folder() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="edgetune-stubs-")
+def _stubs(linker: Linker, arch: str, sonames: Sequence[str], folder: Path) -> list[str]:
+    files = []
+    for soname in sonames:
+        path = folder / soname
+        path.write_bytes(_stub(linker, arch, soname))
+        files.append(str(path))
+    return files
 
 
 @functools.cache
-def _stub(linker: Linker, arch: str, soname: str) -> Path:
+def _stub(linker: Linker, arch: str, soname: str) -> bytes:
     """Make an empty shared library that carries a soname, and nothing else.
 
     Linking against it records the need; the device's loader then finds the real functions,
-    so neither a sysroot nor a list of libm's functions is wanted here. One for each process.
+    so neither a sysroot nor a list of libm's functions is wanted here. Kept as bytes, since
+    forked workers must not share a folder that one of them removes.
     """
-    folder = Path(_stub_folder().name)
-    # A file of zero bytes read as raw data is the smallest input a linker accepts.
-    empty = folder / "empty"
-    empty.touch()
-    stub = folder / f"{arch}-{soname}"
-    inputs = linker.options("-b", "binary", str(empty))
-    command = [*_base_command(linker, arch), *linker.options("-soname", soname), *inputs]
-    _run([*command, "-o", str(stub)], stub)
-    return stub
+    with tempfile.TemporaryDirectory(prefix="edgetune-stub-") as folder:
+        source = Path(folder, "empty.o")
+        source.write_bytes(_empty_object(arch))
+        stub = Path(folder, soname)
+        command = [*_base_command(linker, arch), *linker.options("-soname", soname), str(source)]
+        _run([*command, "-o", str(stub)], stub)
+        return stub.read_bytes()
+
+
+def _empty_object(arch: str) -> bytes:
+    """Return an ELF object without content, the smallest input that every linker accepts.
+
+    A header, the name ``.shstrtab``, and two section headers: the null one and that of the name
+    (System V ABI, chapter 4).
+    """
+    machine, flags = _ELF_MACHINE[arch]
+    wide = arch != "arm"
+    # e_type ET_REL, e_machine, e_version, e_entry, e_phoff, e_shoff, e_flags, and seven halves.
+    header = struct.Struct("<16sHHIQQQIHHHHHH" if wide else "<16sHHIIIIIHHHHHH")
+    section = struct.Struct("<IIQQQQIIQQ" if wide else "<IIIIIIIIII")
+    names = b"\0.shstrtab\0"
+    padded = names.ljust(-(-len(names) // 8) * 8, b"\0")
+    identity = b"\x7fELF" + bytes([2 if wide else 1, 1, 1])
+    at = header.size + len(padded)
+    sizes = (header.size, 0, 0, section.size, 2, 1)
+    # SHT_STRTAB is 3.
+    strings = section.pack(1, 3, 0, 0, header.size, len(names), 0, 0, 1, 0)
+    return (
+        header.pack(identity, 1, machine, 1, 0, 0, at, flags, *sizes) + padded + bytes(section.size) + strings
+    )
 
 
 def _run(command: Sequence[str], output: Path) -> None:

@@ -14,12 +14,6 @@ from edgetune.targets import llvm
 from edgetune.targets.files import LOCAL, list_targets
 from edgetune.targets.target import Target
 
-_TRIPLES = {
-    "x86_64": "x86_64-linux-gnu",
-    "aarch64": "aarch64-linux-gnu",
-    "arm": "armv7l-linux-gnueabihf",
-    "riscv64": "riscv64-linux-gnu",
-}
 # Where neither the kernel nor a shipped target of the same CPU tells: the least of current CPUs.
 _ASSUMED = Caches(l1d_bytes=32768, l2_bytes=262144)
 # Worth adding to what the CPU's name implies. Left out are vectors of unknown width, and what no
@@ -49,12 +43,12 @@ def detect(threads: int | None = None) -> Target:
         TargetError: not a Linux machine, or an architecture edgetune does not know.
     """
     arch = architecture()
-    if not sys.platform.startswith("linux") or arch not in _TRIPLES:
+    if not sys.platform.startswith("linux") or arch not in llvm.TRIPLES:
         raise TargetError(
             f"cannot detect this machine ({platform.system()} on {platform.machine()}), only Linux on "
-            f"{', '.join(_TRIPLES)}; name a target instead, 'edgetune targets list' shows them"
+            f"{', '.join(llvm.TRIPLES)}; name a target instead, 'edgetune targets list' shows them"
         )
-    mtriple = _TRIPLES[arch]
+    mtriple = llvm.TRIPLES[arch]
     mcpu = _host_cpu(mtriple)
     mattr = adjust(mtriple, mcpu, _present(arch), _verifiable(arch))
     vector_bits, vector_registers = llvm.vector_shape(arch, llvm.cpu_features(mtriple, mcpu, mattr))

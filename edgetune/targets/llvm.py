@@ -13,6 +13,14 @@ from contextlib import contextmanager
 from edgetune.cpu import architecture
 from edgetune.errors import TargetError, did_you_mean
 
+TRIPLES = {
+    "x86_64": "x86_64-linux-gnu",
+    "aarch64": "aarch64-linux-gnu",
+    "arm": "armv7l-linux-gnueabihf",
+    "riscv64": "riscv64-linux-gnu",
+}
+"""The triple of a Linux system with glibc, for each of ``cpu.ARCHITECTURES``."""
+
 _stderr_lock = threading.Lock()
 
 
@@ -59,10 +67,9 @@ def check(name: str, mtriple: str, mcpu: str, mattr: tuple[str, ...]) -> None:
         TargetError: with the nearest known names; ``name`` is the target's.
     """
     if mcpu not in known_cpus(mtriple):
-        raise TargetError(
-            f"target {name}: LLVM knows no CPU {mcpu!r} (mcpu) for {mtriple}; "
-            f"{did_you_mean(mcpu, known_cpus(mtriple))}"
-        )
+        others = [triple for triple in TRIPLES.values() if mcpu in known_cpus(triple)]
+        hint = f"it is one of {others[0]} (mtriple)" if others else did_you_mean(mcpu, known_cpus(mtriple))
+        raise TargetError(f"target {name}: LLVM knows no CPU {mcpu!r} (mcpu) for {mtriple}; {hint}")
     for attribute in mattr:
         feature = attribute[1:]
         if feature not in known_features(mtriple) and not _llvm_accepts(mtriple, mcpu, feature):
