@@ -33,8 +33,9 @@ RANDOM_SHARE = 0.15
 _MUTATIONS = {"tile": 0.45, "categorical": 0.45, "location": 0.05, "unroll": 0.03, "parallel": 0.02}
 _SEEDS = 48
 """How many known candidates, the best of them, enter the population and the cost model of a new search."""
-_EMPTY_ROUNDS = 3
-"""So many searches in a row without a new candidate: the design spaces are exhausted."""
+_ROUNDS = 3
+"""Searches for one batch, as known candidates come up again. So many in a row without a new one: the design
+spaces are exhausted."""
 _PICKS = 16
 _LARGE = 1_000_000
 
@@ -119,15 +120,13 @@ class EvolutionarySearch:
             schedule = self._finished(self._own.pop(0))
             if schedule is not None:
                 self._accept(schedule, chosen)
-        while len(chosen) < count and self._empty_rounds < _EMPTY_ROUNDS:
-            found = self._evolve(count - len(chosen))
-            before = len(chosen)
-            for schedule in found:
-                self._accept(schedule, chosen)
-            # Rejected ones are drawn again and again in a small space: give up after a few rounds.
-            self._empty_rounds = 0 if len(chosen) > before else self._empty_rounds + 1
-            if found and len(chosen) > before:
+        for _ in range(_ROUNDS):
+            if len(chosen) >= count or self._empty_rounds >= _ROUNDS:
                 break
+            before = len(chosen)
+            for schedule in self._evolve(count - len(chosen)):
+                self._accept(schedule, chosen)
+            self._empty_rounds = 0 if len(chosen) > before else self._empty_rounds + 1
         return chosen
 
     def learn(self, results: Sequence[Measured]) -> None:

@@ -64,7 +64,11 @@ class RemoteSearch:
             return self._task, self._measured[self._told if known else 0 :], known
 
         calls = [Call(step, (self._settings, count), TIMEOUT_S)]
-        [(_, outcome)] = self._pool.run(calls, (self._task.workload, what_is_new))
+        for _ in range(2):
+            [(_, outcome)] = self._pool.run(calls, (self._task.workload, what_is_new))
+            if not isinstance(outcome, WorkerCrashError):
+                break
+            # It may have been killed for memory: once more, in a new process.
         if isinstance(outcome, WorkerError | WorkerCrashError | WorkerTimeoutError):
             raise SearchError(f"the search failed: {outcome}") from outcome
         self._told = len(self._measured)
