@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -198,3 +198,54 @@ def copy(model: ModelProto) -> ModelProto:
     duplicate = ModelProto()
     duplicate.CopyFrom(model)
     return duplicate
+
+
+def splice(
+    body: GraphProto, inputs: Mapping[str, str], outputs: Sequence[str], taken: set[str]
+) -> tuple[list[NodeProto], list[TensorProto]]:
+    """A copy of the nodes and initializers of ``body``, to stand in the graph around it.
+
+    Args:
+        body: a branch, or the body of a loop.
+        inputs: name of each of its inputs -> the tensor that takes its place.
+        outputs: names that its outputs are to have outside, in order; "" for one not wanted.
+        taken: names that are in use outside; those made here are added.
+    """
+    renamed = dict(inputs)
+    results: list[NodeProto] = []
+    produced = {name for node in body.node for name in node.output if name}
+    for value, outer in zip(body.output, outputs, strict=True):
+        if outer and value.name in produced and value.name not in renamed:
+            renamed[value.name] = outer
+    tensors = []
+    for tensor in body.initializer:
+        renamed[tensor.name] = fresh(tensor.name, taken)
+        tensors.append(TensorProto.FromString(tensor.SerializeToString()))
+        tensors[-1].name = renamed[tensor.name]
+    for name in [name for node in body.node for name in node.output if name]:
+        if name not in renamed:
+            renamed[name] = fresh(name, taken)
+    for node in body.node:
+        duplicate = NodeProto.FromString(node.SerializeToString())
+        _rename(duplicate, renamed)
+        results.append(duplicate)
+    for value, outer in zip(body.output, outputs, strict=True):
+        inner = renamed.get(value.name, value.name)
+        if outer and inner != outer:
+            results.append(onnx.helper.make_node("Identity", [inner], [outer]))
+    return results, tensors
+
+
+def _rename(node: NodeProto, renamed: Mapping[str, str]) -> None:
+    """Rename what ``node`` reads and makes, and what its subgraphs take from outside, in place."""
+    for names_ in (node.input, node.output):
+        for index, name in enumerate(names_):
+            names_[index] = renamed.get(name, name)
+    for graph in subgraphs(node):
+        own = {value.name for value in [*graph.input, *graph.initializer]}
+        own |= {name for inner in graph.node for name in inner.output}
+        visible = {old: new for old, new in renamed.items() if old not in own}
+        for inner in graph.node:
+            _rename(inner, visible)
+        for value in graph.output:
+            value.name = visible.get(value.name, value.name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import onnx
-from onnx import GraphProto, ModelProto, ValueInfoProto
+from onnx import GraphProto, ModelProto, TypeProto, ValueInfoProto
 
 from edgetune.errors import ModelError
 from edgetune.model import graphs, interface
@@ -49,6 +49,16 @@ def static_shapes(model: ModelProto) -> dict[str, tuple[int, ...] | None]:
             if _is_static(value):
                 shapes[value.name] = tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim)
     return shapes
+
+
+def types(model: ModelProto) -> dict[str, TypeProto]:
+    """Type of every tensor of the main graph, as far as the standard's inference knows it."""
+    light = _standard_inference(graphs.skeleton(model))
+    found = {value.name: value.type for value in _all_values(light.graph)}
+    for tensor in model.graph.initializer:
+        value = onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
+        found[tensor.name] = value.type
+    return found
 
 
 def element_types(model: ModelProto) -> dict[str, int]:
