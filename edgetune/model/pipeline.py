@@ -19,8 +19,8 @@ from edgetune.model import graphs, interface
 
 log = logging.getLogger(__name__)
 
-MAX_ROUNDS = 4
-"""Passes feed each other (a folded condition lets an If be inlined); real models settle in two."""
+MAX_ROUNDS = 8
+"""Passes feed each other (a folded condition lets an If be inlined); nested Ifs need one round a level."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 from onnx import ModelProto
 
 from edgetune.errors import ModelError
-from edgetune.model import flops, interface, pipeline
+from edgetune.model import flops, graphs, interface, pipeline
 from edgetune.model.loading import SourceModel, load_model
 from edgetune.model.passes import PASSES
 from edgetune.model.passes.bind_shapes import bind_shapes
@@ -21,6 +21,7 @@ from edgetune.model.shapes import annotate
 from edgetune.records import PreparedModel, TensorSpec
 
 REFERENCE_SEED = 0
+_OLDEST_OPSET = 7
 CHECK_SEED = 1
 """The passes are checked on other inputs than those the reference run is kept for."""
 
@@ -50,10 +51,22 @@ def prepare(
     bound = bind_shapes(normalize(freeze_inputs(loaded.proto, freeze or {}).model).model, shapes or {}).model
     specs = tuple(value.spec() for value in interface.inputs(bound))
 
-    session = Session(loaded.proto)
+    session = _reference_session(loaded.proto)
     reference_inputs, reference_outputs, ranges = reference_run(session, specs, frozen, REFERENCE_SEED)
     result = pipeline.run_passes(bound, PASSES, _values_check(session, specs, frozen, ranges))
     return _finish(loaded, result, specs, reference_inputs, reference_outputs)
+
+
+def _reference_session(model: ModelProto) -> Session:
+    try:
+        return Session(model)
+    except ModelError as error:
+        if graphs.opset(model) >= _OLDEST_OPSET:
+            raise
+        raise ModelError(
+            f"{error}; the model's operator set is {graphs.opset(model)}, and ONNX Runtime supports "
+            f"{_OLDEST_OPSET} and later: export the model again with a newer one"
+        ) from error
 
 
 def _values_check(

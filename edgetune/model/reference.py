@@ -17,12 +17,13 @@ from edgetune.records import TensorSpec
 class Ranges(Enum):
     """From where random inputs are drawn, wide to narrow.
 
-    A model may gather with its integers or take logarithms: where the wide range fails, or gives
-    no finite value, a narrower one is tried.
+    A model may gather with its integers, divide by them or take logarithms: where the wide range
+    fails, or gives NaN or infinity, the next one is tried.
     """
 
     WIDE = "float: normal; integers: 0 to 9, 8-bit: all values"
     NARROW = "float: 0 to 1; integers: 0 or 1"
+    POSITIVE = "float: 1 to 2; integers: 1 to 3"
     ZERO = "float: 0 to 1; integers: 0"
 
 
@@ -37,12 +38,13 @@ def _draw(spec: TensorSpec, seed: int, ranges: Ranges) -> np.ndarray[Any, Any]:
     if dtype.kind == "b":
         return np.asarray(rng.integers(0, 2, spec.shape)).astype(bool)
     if dtype.kind in "iu":
-        low, high = 0, {Ranges.WIDE: 10, Ranges.NARROW: 2, Ranges.ZERO: 1}[ranges]
+        low, high = {Ranges.WIDE: (0, 10), Ranges.NARROW: (0, 2), Ranges.POSITIVE: (1, 4)}.get(ranges, (0, 1))
         if ranges is Ranges.WIDE and dtype.itemsize == 1 and dtype.name in ("int8", "uint8"):
             low, high = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max) + 1
         return np.asarray(rng.integers(low, high, spec.shape)).astype(dtype)
     # Everything else is floating point, types of ml_dtypes (kind "V") included.
     values = rng.standard_normal(spec.shape) if ranges is Ranges.WIDE else rng.random(spec.shape)
+    values += ranges is Ranges.POSITIVE
     return np.asarray(values, np.float32).astype(dtype)
 
 

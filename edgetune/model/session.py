@@ -10,6 +10,7 @@ import numpy as np
 from onnx import ModelProto
 
 from edgetune.errors import ModelError
+from edgetune.model import narrow
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 
@@ -39,8 +40,10 @@ class Session:
         options.graph_optimization_level = level.ORT_ENABLE_BASIC if optimize else level.ORT_DISABLE_ALL
         # Threads of an idle session must not spin while TVM is measuring.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        data = model if isinstance(model, bytes) else model.SerializeToString()
+        proto = ModelProto.FromString(model) if isinstance(model, bytes) else model
+        proto, self._wide_inputs, self._narrow_outputs = narrow.widen(proto)
         try:
+            data = proto.SerializeToString()
             self._session = ort.InferenceSession(data, options, providers=["CPUExecutionProvider"])
         except Exception as error:
             raise ModelError(
@@ -56,13 +59,14 @@ class Session:
         """
         names = list(self.output_names if outputs is None else outputs)
         try:
-            values = self._session.run(names, dict(inputs))
+            values = self._session.run(names, narrow.cast(inputs, self._wide_inputs))
         except Exception as error:
             raise ModelError(
                 f"ONNX Runtime, the reference, cannot run the model on these inputs: {reason(error)}; "
                 "check the shapes (--shape) and the fixed values (--freeze)"
             ) from error
-        return {name: np.asarray(value) for name, value in zip(names, values, strict=True)}
+        arrays = {name: np.asarray(value) for name, value in zip(names, values, strict=True)}
+        return narrow.cast(arrays, self._narrow_outputs)
 
     def declared_outputs(self) -> dict[str, tuple[str, tuple[int | str | None, ...]]]:
         """Type name (``tensor(float)``) and dimensions that ONNX Runtime infers for each output."""

@@ -118,6 +118,14 @@ def test_old_files_with_initializers_as_inputs() -> None:
     )
 
 
+def test_operator_sets_that_onnx_runtime_does_not_run() -> None:
+    model = parse_model(
+        '<ir_version: 3, opset_import: ["": 5]> g (float[2] x) => (float[2] y) { y = Mul(x, x) }'
+    )
+    with pytest.raises(ModelError, match="operator set is 5, and ONNX Runtime supports 7 and later"):
+        prepare(model)
+
+
 @pytest.mark.parametrize(
     ("text", "shapes", "error", "says"),
     [
