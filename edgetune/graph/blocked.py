@@ -89,7 +89,7 @@ class Rewriter:
                 self._plain[var] = folded
                 return
             rule = self.rules.get(value.op.name)
-            result = rule(self, value) if rule is not None else None
+            result = rule(self, value) if rule is not None and not _has_empty_tensor(value) else None
             if isinstance(result, BlockedValue):
                 self._blocked[var] = result
                 return
@@ -209,6 +209,12 @@ Rule = Callable[[Rewriter, Any], Any]
 
 def _is_straight(binding: Any) -> bool:
     return isinstance(binding, relax.VarBinding) and not isinstance(binding.value, (relax.If, relax.Function))
+
+
+def _has_empty_tensor(call: Any) -> bool:
+    """Whether an operand or the result has no elements: there is nothing to make fast, and geometry divides by zero."""
+    types = [expr.ty for expr in (call, *call.args) if isinstance(expr.ty, relax.TensorType)]
+    return any(isinstance(d, tvm.tirx.IntImm) and int(d) == 0 for ty in types for d in ty.shape or ())
 
 
 def _target_shape(call: Any) -> list[int]:

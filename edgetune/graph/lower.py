@@ -49,6 +49,8 @@ def lower(prepared: PreparedModel, target: Target) -> Lowered:
             mod = Rewriter(mod, target, rules()).run()
         mod = tvm.transform.Sequential(
             [
+                # TopK, ArgSort, CumSum: calls into the runtime's library, and kernels without blocks.
+                relax.backend.DispatchSortScan(),
                 relax.transform.LegalizeOps(legalizations()),
                 relax.transform.FoldConstant(),
                 # Folding can leave operators behind that were not there before.

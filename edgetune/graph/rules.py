@@ -103,7 +103,9 @@ def _conv2d_transpose(rewriter: Rewriter, call: Any) -> Any:
     _, channels, height, width = _shape(call.args[0])
     _, out_channels, kernel_h, kernel_w = weight.shape
     stride = _pair(attrs.strides)
-    if stride != (kernel_h, kernel_w) or any(int(p) for p in [*attrs.padding, *attrs.output_padding]):
+    if stride != (kernel_h, kernel_w) or _pair(attrs.dilation) != (1, 1):
+        return None
+    if any(int(p) for p in [*attrs.padding, *attrs.output_padding]):
         return None
     lanes = rewriter.lanes
     phases = kernel_h * kernel_w

@@ -11,6 +11,7 @@ SIMD Architectures", SC 2018) are built.
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import TYPE_CHECKING
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
     from tvm.s_tir.schedule import LoopRV, SBlockRV
 
+    from edgetune.kernels.schedules import Space
     from edgetune.targets import Target
 
 KIND = "contraction"
@@ -158,7 +160,7 @@ def dense(x: te.Tensor, weight: te.Tensor, columns: int) -> te.Tensor:
     )
 
 
-def spaces(mod: tvm.IRModule, target: Target) -> Iterator[Schedule]:
+def spaces(mod: tvm.IRModule, target: Target) -> Iterator[Space]:
     """Schedules of a contraction, best guess first.
 
     Each combination of register blocks and loop order is a space of its own, as a trace cannot branch; columns,
@@ -174,7 +176,7 @@ def spaces(mod: tvm.IRModule, target: Target) -> Iterator[Schedule]:
     reuse = extents["o"] > 1 and extents["h"] * extents["w"] > 1
     for blocks, columns in best.items():
         for keep in ("weights", "input") if reuse else ("weights",):
-            yield _schedule(Schedule(mod), extents, target, blocks, columns[:6], keep)
+            yield functools.partial(_schedule, Schedule(mod), extents, target, blocks, columns[:6], keep)
 
 
 def register_tiles(blocks: int, columns: int, registers: int) -> list[tuple[float, int, int]]:

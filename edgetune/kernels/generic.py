@@ -6,6 +6,7 @@ inside its loop, and puts the innermost loop into vectors. MetaSchedule's own ru
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import TYPE_CHECKING
 
@@ -28,17 +29,19 @@ if TYPE_CHECKING:
 
     from tvm.s_tir.schedule import LoopRV, SBlockRV
 
+    from edgetune.kernels.schedules import Space
     from edgetune.targets import Target
 
 KIND = "generic"
 _COSTLY = {"tirx.reinterpret", "tirx.exp", "tirx.tanh", "tirx.erf", "tirx.log", "tirx.pow", "tirx.sqrt", "tirx.call_pure_extern"}
 
 
-def spaces(mod: tvm.IRModule, target: Target) -> Iterator[Schedule]:
+def spaces(mod: tvm.IRModule, target: Target) -> Iterator[Space]:
     """Schedules of any kernel: the default, the default on one thread, and MetaSchedule's."""
-    yield _default(Schedule(mod), target, serial=False)
-    yield _default(Schedule(mod), target, serial=True)
-    yield from _stock(mod, target)
+    yield functools.partial(_default, Schedule(mod), target, serial=False)
+    yield functools.partial(_default, Schedule(mod), target, serial=True)
+    for schedule in _stock(mod, target):
+        yield functools.partial(Schedule.copy, schedule)
 
 
 def _default(sch: Schedule, target: Target, serial: bool) -> Schedule:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import tvm
@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from tvm.s_tir.schedule import ExprRV, LoopRV, SBlockRV
 
     from edgetune.targets import Target
+
+Space = Callable[[], Schedule]
+"""Makes one design space. It may raise where the kernel has a shape that nobody foresaw: the registry goes on
+with the next one."""
 
 KERNEL_ATTR = "edgetune.kernel"
 """Block annotation that names the kernel family of the computation."""
@@ -138,6 +142,8 @@ def spread(sch: Schedule, block: SBlockRV, target: Target, serial: bool = False)
     An innermost loop that is no multiple of the vector is left to LLVM's vectoriser, which peels the tail.
     """
     loops = sch.get_loops(block)
+    if not loops:
+        return
     sizes = [extent_of(sch, loop) for loop in loops]
     while len(loops) > 1 and sizes[-1] == 1:
         loops, sizes = loops[:-1], sizes[:-1]

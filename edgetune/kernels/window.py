@@ -6,6 +6,7 @@ keeps its accumulators in registers while the window is unrolled over it.
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 import tvm
@@ -28,6 +29,7 @@ from edgetune.kernels.schedules import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from edgetune.kernels.schedules import Space
     from edgetune.targets import Target
 
 KIND = "window"
@@ -168,10 +170,10 @@ def _slide(
     )
 
 
-def spaces(mod: tvm.IRModule, target: Target) -> Iterator[Schedule]:
+def spaces(mod: tvm.IRModule, target: Target) -> Iterator[Space]:
     """Schedules of a sliding window, best guess first: padding per channel block, or per group of rows."""
     for rows_first in (False, True):
-        yield _schedule(Schedule(mod), target, rows_first)
+        yield functools.partial(_schedule, Schedule(mod), target, rows_first)
 
 
 def _schedule(sch: Schedule, target: Target, rows_first: bool) -> Schedule:
