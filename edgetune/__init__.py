@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from edgetune.records import CompareResult
     from edgetune.results import CompileResult, TuneResult
     from edgetune.runtime import LoadedModel, load
+    from edgetune.watcher import Watcher
 
 __version__ = "0.1.0"
 
@@ -38,6 +39,7 @@ _HOME = {
     **dict.fromkeys(("CompareResult",), "edgetune.records"),
     **dict.fromkeys(("CompileResult", "TuneResult"), "edgetune.results"),
     **dict.fromkeys(("LoadedModel", "load"), "edgetune.runtime"),
+    "Watcher": "edgetune.watcher",
 }
 """Where a public name is defined; the others are errors."""
 
@@ -59,6 +61,7 @@ __all__ = [
     "TuningError",
     "UnsupportedModelError",
     "UsageError",
+    "Watcher",
     "__version__",
     "benchmark",
     "check",

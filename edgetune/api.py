@@ -1,100 +1,221 @@
-"""The commands as functions, with the same names and results; see the README for examples."""
+"""The commands as functions: same names, same results as the JSON, as typed objects.
+
+TVM is imported inside the functions, after its version has been checked: a wrong one may crash.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from edgetune import workflow
-from edgetune.benchmarking.rounds import benchmark
-from edgetune.checking import check
 from edgetune.config import parse_duration
 from edgetune.errors import UsageError
-from edgetune.results import CompileResult, TuneResult
-from edgetune.tuning.loop import ProgressCallback
-from edgetune.tuning.options import Budget, TuningOptions
-from edgetune.verify import compare
+from edgetune.toolchain import check_pins
 
 if TYPE_CHECKING:
-    from edgetune.workflow import Model
+    from onnx import ModelProto
+
+    from edgetune.benchmarking.results import BenchmarkResult
+    from edgetune.checking import CheckResult
+    from edgetune.records import CompareResult
+    from edgetune.results import CompileResult, TuneResult
+    from edgetune.watcher import Watcher
+    from edgetune.workflow import Request
+
+    FilePath: TypeAlias = "str | os.PathLike[str]"
+    Model: TypeAlias = "FilePath | bytes | ModelProto"
+    Shapes: TypeAlias = "Mapping[str, Sequence[int]] | None"
+    Freeze: TypeAlias = "Mapping[str, Any] | None"
 
 __all__ = ["benchmark", "check", "compare", "compile", "tune"]
 
 
-def tune(
-    model: Model,
-    target: str = "local",
-    device: str | None = None,
-    trials: int | None = None,
-    time: float | str | None = None,
-    shapes: Mapping[str, Sequence[int]] | None = None,
-    freeze: Mapping[str, Any] | None = None,
-    out: str | Path | None = None,
-    logs: str | Path | None = None,
-    *,
-    threads: int | None = None,
-    seed: int | None = None,
-    archive: bool = False,
-    lean: bool = False,
-    measure_latency: bool = True,
-    progress: ProgressCallback | None = None,
-    say: workflow.Say = lambda text: None,
-) -> TuneResult:
-    """Tune a model for a target on a device, and write a verified bundle.
+def check(
+    model: Model, shapes: Shapes = None, freeze: Freeze = None, target: FilePath = "local"
+) -> CheckResult:
+    """Say whether a model can be compiled, with every reason why not; spends no trials.
 
     Args:
         model: path, bytes or ``onnx.ModelProto``.
-        target: ``local``, a name from targets/, or the path of a TOML file.
+        shapes: input name -> sizes, for inputs with open dimensions: ``{"x": (1, 3, 224, 224)}``.
+        freeze: input name -> value, for inputs that are really settings: ``{"sr": 16000}``.
+        target: the target that the tasks are counted for.
+
+    Raises:
+        ModelError: it is no usable ONNX model.
+        UsageError: ``shapes`` or ``freeze`` do not fit the model.
+        TargetError: there is no such target.
+    """
+    check_pins()
+    from edgetune.checking import check as stage
+
+    return stage(model, shapes, freeze, os.fspath(target))
+
+
+def tune(
+    model: Model,
+    target: FilePath = "local",
+    device: str | None = None,
+    trials: int | None = None,
+    time: float | str | None = None,
+    shapes: Shapes = None,
+    freeze: Freeze = None,
+    out: FilePath | None = None,
+    logs: FilePath | None = None,
+    *,
+    threads: int | None = None,
+    seed: int | None = None,
+    rtol: float | None = None,
+    atol: float | None = None,
+    archive: bool = False,
+    lean: bool = False,
+    measure_latency: bool = True,
+    watcher: Watcher | None = None,
+) -> TuneResult:
+    """Tune a model for a target on a device, and write a verified bundle.
+
+    Ctrl-C ends the search; the bundle of the best so far is written all the same, and the result says
+    ``interrupted``.
+
+    Args:
+        model, shapes, freeze: as of :func:`check`.
+        target: ``local``, a name from ``edgetune targets list``, or the path of a TOML file.
         device: where candidates are measured; this machine by default.
         trials: budget in measured candidates, those already in the logs among them.
-        time: budget in seconds, or as ``"10m"``. With neither budget, tuning goes on until every task has
-            stopped improving.
-        shapes: input name -> sizes, for inputs with open dimensions.
-        freeze: input name -> value, for inputs that are settings.
-        out: directory of the bundle; default ``edgetune-out/MODEL-TARGET``.
+        time: budget of the search in seconds, or as ``"10m"``. With neither budget, tuning goes on until
+            every task has stopped improving.
+        out: the bundle to write; default ``edgetune-out/MODEL-TARGET``.
         logs: path or URL of the tuning logs; the user's by default.
         threads: to compile and run for; the target's by default.
         seed: of every random choice.
+        rtol, atol: tolerances of the verification; by default those of each output's dtype.
         archive: write one ``.tar`` in place of a directory.
         lean: leave the ONNX model and the reference outputs out of the bundle.
-        measure_latency: time the result beside ONNX Runtime at the end.
-        progress: called with a snapshot after each measured candidate.
-        say: called with a line about each stage.
+        measure_latency: time the model beside ONNX Runtime, before and after.
+        watcher: told how it goes.
 
     Raises:
-        EdgetuneError: a child says what went wrong.
+        MismatchError: outputs differ from ONNX Runtime's; no bundle was written.
+        EdgetuneError: any other child says what went wrong.
     """
-    for name, value in (("trials", trials), ("threads", threads)):
-        if value is not None and value < (name == "threads"):
-            raise UsageError(f"{name}={value} is too few; give {int(name == 'threads')} or more")
-    request = workflow.Request(
-        model, shapes, freeze, target, threads, None if out is None else Path(out), logs, archive, lean
+    if trials is not None and trials < 0:
+        raise UsageError(f"trials={trials} is too few; give 0 or more")
+    time_s = None if time is None else parse_duration(time)
+    check_pins()
+    from edgetune import workflow
+    from edgetune.tuning.options import Budget, TuningOptions
+
+    request = _request(model, shapes, freeze, target, threads, out, logs, rtol, atol, archive, lean)
+    return workflow.tune(
+        request, Budget(trials, time_s), device, TuningOptions(seed=seed), watcher, measure_latency
     )
-    budget = Budget(trials, None if time is None else parse_duration(time))
-    options = TuningOptions(seed=seed)
-    return workflow.tune(request, budget, device, options, progress, say, measure_latency)
 
 
-def compile(  # noqa: A001 - the command's name
+def compile(
     model: Model,
-    target: str = "local",
-    shapes: Mapping[str, Sequence[int]] | None = None,
-    freeze: Mapping[str, Any] | None = None,
-    out: str | Path | None = None,
-    logs: str | Path | None = None,
+    target: FilePath = "local",
+    shapes: Shapes = None,
+    freeze: Freeze = None,
+    out: FilePath | None = None,
+    logs: FilePath | None = None,
     *,
     threads: int | None = None,
+    rtol: float | None = None,
+    atol: float | None = None,
     archive: bool = False,
     lean: bool = False,
-    say: workflow.Say = lambda text: None,
+    watcher: Watcher | None = None,
 ) -> CompileResult:
-    """Compile a model from the tuning logs alone; arguments as of :func:`tune`.
+    """Compile a model from the tuning logs alone: no device, no trials.
+
+    Arguments and errors are those of :func:`tune`. The bundle is verified where this machine can run it.
+    """
+    check_pins()
+    from edgetune import workflow
+
+    request = _request(model, shapes, freeze, target, threads, out, logs, rtol, atol, archive, lean)
+    return workflow.compile_from_logs(request, watcher)
+
+
+def compare(
+    bundle: FilePath,
+    model: Model | None = None,
+    rtol: float | None = None,
+    atol: float | None = None,
+    inputs: FilePath | Mapping[str, Any] | None = None,
+    device: str | None = None,
+) -> CompareResult:
+    """Compare a bundle's outputs with ONNX Runtime's.
+
+    Args:
+        bundle: directory or ``.tar``.
+        model: the original model; by default, ONNX Runtime's outputs recorded in the bundle are used.
+        rtol, atol: a value fails when its errors exceed both; by default by dtype.
+        inputs: a ``.npz`` file or arrays by name.
+        device: where the bundle runs; this machine by default.
 
     Raises:
-        EdgetuneError: a child says what went wrong.
+        BundleError: the bundle is damaged or for another machine.
+        UsageError: tolerances or inputs make no sense.
+        DeviceError: the device is unavailable.
     """
-    request = workflow.Request(
-        model, shapes, freeze, target, threads, None if out is None else Path(out), logs, archive, lean
+    from edgetune.verify import compare as stage
+
+    given = inputs if inputs is None or isinstance(inputs, Mapping) else Path(inputs)
+    return stage(Path(bundle), model, rtol, atol, given, device)
+
+
+def benchmark(
+    bundle: FilePath,
+    against: str | None = "onnxruntime",
+    threads: int | None = None,
+    device: str | None = None,
+) -> BenchmarkResult:
+    """Time a bundle beside another runtime, in alternation, each in a process of its own.
+
+    Args:
+        bundle: directory or ``.tar``.
+        against: ``onnxruntime``, the path of a ``.py`` file with a side of one's own, or None.
+        threads: of both sides; the bundle's by default.
+        device: where to run; this machine by default.
+
+    Raises:
+        BundleError: the bundle is damaged or for another machine.
+        UsageError: a number is less than one, or there is no such side.
+        DeviceError: the device is unavailable.
+    """
+    from edgetune.benchmarking.rounds import benchmark as stage
+
+    return stage(Path(bundle), against, threads, device)
+
+
+def _request(
+    model: Model,
+    shapes: Shapes,
+    freeze: Freeze,
+    target: FilePath,
+    threads: int | None,
+    out: FilePath | None,
+    logs: FilePath | None,
+    rtol: float | None,
+    atol: float | None,
+    archive: bool,
+    lean: bool,
+) -> Request:
+    from edgetune.workflow import Request
+
+    return Request(
+        model=model,
+        shapes=shapes,
+        freeze=freeze,
+        target=os.fspath(target),
+        threads=threads,
+        out=None if out is None else Path(out),
+        logs=None if logs is None else os.fspath(logs),
+        rtol=rtol,
+        atol=atol,
+        archive=archive,
+        lean=lean,
     )
-    return workflow.compile_from_logs(request, say)

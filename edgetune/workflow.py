@@ -1,32 +1,39 @@
 """The stages in order: what ``tune`` and ``compile`` are made of.
 
-    prepare   model/     ONNX in, simplified ONNX with static shapes and reference outputs out
-    lower     graph/     Relax for one target, and the tasks: its distinct kernels
-    tune      tuning/    candidates for the tasks, measured on a device, recorded in the logs
-    choose    choices.py the best record of each task, or the default schedule
-    compile   graph/     one library with the chosen kernels, and the packed weights
-    write     bundle/    library, weights and manifest, staged beside the final place
-    verify    verify.py  the staged bundle against ONNX Runtime, before it appears
-    benchmark            the bundle beside ONNX Runtime and beside its untuned self
+    prepare    model/         ONNX in, simplified ONNX with static shapes and reference outputs out
+    lower      graph/         Relax for one target, and the tasks: its distinct kernels
+    baseline                  the model under default schedules, verified, timed beside ONNX Runtime
+    tune       tuning/        candidates for the tasks, measured on a device, recorded in the logs
+    choose     choices.py     the best record of each task, or the default schedule
+    compile    graph/         one library with the chosen kernels, and the packed weights
+    write      bundle/        library, weights and manifest, staged beside the final place
+    verify     verify.py      the staged bundle against ONNX Runtime, before it appears
+    benchmark  benchmarking/  the bundle beside ONNX Runtime
 
 Stages know nothing of each other: this page carries their results from one to the next.
+
+Importing this module imports TVM; ``edgetune.api`` does so only after the pins have been checked.
 """
 
 from __future__ import annotations
 
+import functools
+import re
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from edgetune.benchmarking.results import BenchmarkResult
 from edgetune.benchmarking.rounds import benchmark
-from edgetune.bundle.assemble import WrittenBundle, check_output, write_bundle
+from edgetune.bundle.assemble import Check, WrittenBundle, check_output, write_bundle
 from edgetune.choices import choose
 from edgetune.cpu import architecture, missing_features
 from edgetune.devices.inventory import open_device
-from edgetune.errors import EdgetuneError
+from edgetune.devices.transport import Device
+from edgetune.errors import DeviceError, EdgetuneError
 from edgetune.graph.compile import applies, compile_model
 from edgetune.graph.lower import Lowered, lower
 from edgetune.kernels.registry import design_spaces
@@ -35,22 +42,21 @@ from edgetune.model.prepare import prepare
 from edgetune.records import Choice, PreparedModel, Source
 from edgetune.results import CompileResult, KernelResult, Latency, TaskResult, TuneResult
 from edgetune.targets import Target, load_target
-from edgetune.toolchain import check_pins
-from edgetune.tuning.loop import ProgressCallback, tune_tasks
+from edgetune.tuning.loop import tune_tasks
 from edgetune.tuning.options import Budget, TuningOptions
 from edgetune.tuning.outcome import TuningOutcome
 from edgetune.verify import compare
+from edgetune.watcher import Watcher
 
 if TYPE_CHECKING:
     import os
 
     from onnx import ModelProto
 
-    Model = str | os.PathLike[str] | bytes | ModelProto
+    Model: TypeAlias = "str | os.PathLike[str] | bytes | ModelProto"
 
-Say = Callable[[str], None]
-
-BENCHMARK_ROUNDS = 3
+BASELINE_ROUNDS = 2
+BENCHMARK_ROUNDS = 5
 
 
 @dataclass(frozen=True)
@@ -62,6 +68,7 @@ class Request:
         target: ``local``, a name, or the path of a TOML file. threads: in place of the target's.
         out: where to write the bundle; default ``edgetune-out/MODEL-TARGET``.
         logs: path or URL of the tuning logs; None for the user's.
+        rtol, atol: tolerances of the verification; None for those of each output's dtype.
         archive: write one ``.tar``. lean: leave out what only ``compare`` and ``benchmark`` need.
     """
 
@@ -72,19 +79,25 @@ class Request:
     threads: int | None = None
     out: Path | None = None
     logs: str | Path | None = None
+    rtol: float | None = None
+    atol: float | None = None
     archive: bool = False
     lean: bool = False
 
 
 @dataclass(frozen=True)
 class Job:
-    """A request made concrete: everything that can be refused early has been checked."""
+    """A request made concrete: everything that can be refused early has been checked.
+
+    ``check`` verifies a bundle; None where it cannot be run from here.
+    """
 
     request: Request
     prepared: PreparedModel
     target: Target
     lowered: Lowered
     out: Path
+    check: Check | None
 
 
 def tune(
@@ -92,81 +105,141 @@ def tune(
     budget: Budget,
     device: str | None = None,
     options: TuningOptions | None = None,
-    progress: ProgressCallback | None = None,
-    say: Say = lambda text: None,
+    watcher: Watcher | None = None,
     measure_latency: bool = True,
 ) -> TuneResult:
     """Tune a model on a device and write a verified bundle of the best that is known.
 
+    Ctrl-C while tuning ends the search; the bundle is written all the same and the result says
+    ``interrupted``.
+
     Raises:
-        EdgetuneError: see the stages; nothing is measured before model, target, logs and output are checked.
+        MismatchError: the outputs differ from ONNX Runtime's; no bundle was written.
+        EdgetuneError: see the stages; nothing is measured before model, target, logs, output and the
+            untuned model's values are checked.
     """
     started = time.monotonic()
-    job = _begin(request, say)
+    watcher = watcher or Watcher()
     with open_logs(request.logs) as logs:
-        say(f"tuning {len(job.lowered.tasks)} tasks for {job.target.name}")
+        job, measured_on = _begin_tuning(request, device, watcher)
+        before = _baseline(job, watcher, measure_latency)
+        watcher.say(f"tuning {len(job.lowered.tasks)} tasks on {measured_on.name}")
         outcome = tune_tasks(
             job.lowered.tasks,
             job.target,
-            open_device(device, job.target.threads),
+            measured_on,
             logs,
             spaces=design_spaces,
             budget=budget,
             options=options,
-            progress=progress,
+            progress=watcher.tuning,
         )
         choices = _choose(job, LayeredLogs(logs))
-    written = _compile(job, choices, say)
-    latency = _latency(job, written, choices, say) if measure_latency else Latency()
+    written = _compile(job, choices, watcher)
+    timed = measure_latency and not outcome.interrupted
+    after = _benchmark(job, written.path, watcher) if timed else None
     return TuneResult(
         model=job.prepared.name,
         target=job.target.name,
-        device=device or "local",
+        device=measured_on.name,
         bundle=written.path,
         trials_spent=outcome.trials_spent,
         trials_reused=outcome.trials_reused,
         tasks=_task_results(outcome, choices),
-        latency_ms=latency,
+        latency_ms=_latency(before, after),
         verified=written.verification,
         wall_s=time.monotonic() - started,
         failures=outcome.failures,
         interrupted=outcome.interrupted,
-        notes=(*job.prepared.notes, *_drift_notes(outcome)),
+        notes=(*job.prepared.notes, *_tuning_notes(outcome), *_verification_notes(job)),
     )
 
 
-def compile_from_logs(request: Request, say: Say = lambda text: None) -> CompileResult:
+def compile_from_logs(request: Request, watcher: Watcher | None = None) -> CompileResult:
     """Compile a model from the logs alone: no device, no trials.
 
     Raises:
         EdgetuneError: see the stages.
     """
-    job = _begin(request, say)
-    with open_logs(request.logs) as logs:
+    watcher = watcher or Watcher()
+    with open_logs(request.logs, read_only=True) as logs:
+        job = _begin(request, watcher)
         choices = _choose(job, LayeredLogs(logs))
-    written = _compile(job, choices, say)
-    kernels = tuple(KernelResult.of(choice) for choice in choices)
-    notes = job.prepared.notes
-    if written.verification is None:
-        notes = (*notes, f"not verified: code for '{job.target.name}' does not run on this machine")
-    return CompileResult(job.prepared.name, job.target.name, written.path, kernels, written.verification, notes)
+    written = _compile(job, choices, watcher)
+    return CompileResult(
+        model=job.prepared.name,
+        target=job.target.name,
+        bundle=written.path,
+        kernels=tuple(KernelResult.of(choice) for choice in choices),
+        verified=written.verification,
+        notes=(*job.prepared.notes, *_verification_notes(job)),
+    )
 
 
-def _begin(request: Request, say: Say) -> Job:
+def _begin(request: Request, watcher: Watcher, target: Target | None = None) -> Job:
     """Check everything that can be checked before time is spent, then prepare and lower the model."""
-    check_pins()
+    target = target or _target(request)
+    if request.out is not None:
+        check_output(request.out)
+    watcher.say("preparing the model")
+    prepared = prepare(request.model, request.shapes, request.freeze)
+    out = request.out or _default_out(prepared.name, target.name, request.archive)
+    check_output(out)
+    watcher.say(f"lowering {prepared.name} for {target.name}, {target.threads} threads")
+    check = functools.partial(compare, rtol=request.rtol, atol=request.atol) if runs_here(target) else None
+    return Job(request, prepared, target, lower(prepared, target), out, check)
+
+
+def _begin_tuning(request: Request, device: str | None, watcher: Watcher) -> tuple[Job, Device]:
+    """The job, and the device to measure on.
+
+    Raises:
+        DeviceError: no such device, or it is this machine and cannot run the target's code.
+    """
+    target = _target(request)
+    measured_on = open_device(device, target.threads)
+    if measured_on.shares_host and not runs_here(target):
+        raise DeviceError(
+            f"this machine cannot run code for {target.name} ({target.mcpu}), so it cannot measure any; "
+            "name a device of that kind with --device, tune for this machine with --target local, or use "
+            "'edgetune compile', which needs no device"
+        )
+    return _begin(request, watcher, target), measured_on
+
+
+def _target(request: Request) -> Target:
     target = load_target(request.target)
     if request.threads is not None:
         target = target.with_threads(request.threads)
     target.check()
-    if request.out is not None:
-        check_output(request.out)
-    say("preparing the model")
-    prepared = prepare(request.model, request.shapes, request.freeze)
-    out = request.out or Path("edgetune-out", f"{prepared.name}-{target.name}" + ".tar" * request.archive)
-    check_output(out)
-    say("lowering it to kernels")
-    return Job(request, prepared, target, lower(prepared, target), out)
+    return target
+
+
+def _default_out(model: str, target: str, archive: bool) -> Path:
+    # A graph's name may hold anything; a folder's had better not.
+    name = re.sub(r"[^A-Za-z0-9._-]+", "_", f"{model}-{target}").lstrip(".") or "model"
+    return Path("edgetune-out", f"{name}.tar" if archive else name)
+
+
+def _baseline(job: Job, watcher: Watcher, timed: bool) -> BenchmarkResult | None:
+    """Verify the model under default schedules, and time it beside ONNX Runtime: what tuning has to beat.
+
+    A model that is compiled wrongly is found out here, before any trial is spent on it.
+
+    Raises:
+        MismatchError: its outputs differ from ONNX Runtime's.
+    """
+    if job.check is None:
+        return None
+    watcher.say("verifying the untuned model")
+    choices = [Choice(task, Source.DEFAULT) for task in job.lowered.tasks]
+    with tempfile.TemporaryDirectory(prefix="edgetune-untuned-") as folder:
+        bundle = Path(folder, "untuned")
+        compiled = compile_model(job.lowered, choices, job.target)
+        write_bundle(bundle, compiled, job.prepared, job.target, choices, check=job.check)
+        result = _benchmark(job, bundle, watcher, BASELINE_ROUNDS) if timed else None
+    watcher.baseline(_latency(result, None))
+    return result
 
 
 def _choose(job: Job, logs: LayeredLogs) -> tuple[Choice, ...]:
@@ -179,18 +252,18 @@ def _choose(job: Job, logs: LayeredLogs) -> tuple[Choice, ...]:
     )
 
 
-def _compile(job: Job, choices: Sequence[Choice], say: Say, out: Path | None = None) -> WrittenBundle:
+def _compile(job: Job, choices: Sequence[Choice], watcher: Watcher) -> WrittenBundle:
     """Compile, verify where the code can run, and write the bundle."""
-    say("compiling and verifying")
+    watcher.say("compiling the model" if job.check is None else "compiling and verifying the model")
     return write_bundle(
-        out or job.out,
+        job.out,
         compile_model(job.lowered, choices, job.target),
         job.prepared,
         job.target,
         choices,
-        check=compare if runs_here(job.target) else None,
-        archive=job.request.archive and out is None,
-        lean=job.request.lean and out is None,
+        check=job.check,
+        archive=job.request.archive,
+        lean=job.request.lean,
     )
 
 
@@ -203,25 +276,29 @@ def runs_here(target: Target) -> bool:
     )
 
 
-def _latency(job: Job, written: WrittenBundle, choices: Sequence[Choice], say: Say) -> Latency:
-    """Time the bundle beside ONNX Runtime, and what default schedules alone would have given."""
-    if not runs_here(job.target):
-        return Latency()
-    say("timing it beside ONNX Runtime")
+def _benchmark(
+    job: Job, bundle: Path, watcher: Watcher, rounds: int = BENCHMARK_ROUNDS
+) -> BenchmarkResult | None:
+    """Time a bundle beside ONNX Runtime; None where that cannot be done."""
+    if job.check is None:
+        return None
+    watcher.say("timing it beside ONNX Runtime")
     try:
-        with tempfile.TemporaryDirectory(prefix="edgetune-") as folder:
-            result = benchmark(written.path, model=job.prepared.onnx, rounds=BENCHMARK_ROUNDS)
-            untuned_ms: float | None = result.edgetune.median_ms
-            if any(choice.source is not Source.DEFAULT for choice in choices):
-                defaults = [Choice(choice.task, Source.DEFAULT) for choice in choices]
-                plain = _compile(job, defaults, lambda text: None, Path(folder, "untuned"))
-                untuned_ms = benchmark(plain.path, None, rounds=BENCHMARK_ROUNDS).edgetune.median_ms
+        return benchmark(bundle, model=job.prepared.onnx, rounds=rounds)
     except EdgetuneError as error:
         # The bundle stands, verified: a failed comparison must not hide it.
-        say(f"not timed: {error}")
-        return Latency()
-    other = result.other.median_ms if result.other else None
-    return Latency(result.edgetune.median_ms, other, untuned_ms)
+        watcher.note(f"not timed: {error}")
+        return None
+
+
+def _latency(before: BenchmarkResult | None, after: BenchmarkResult | None) -> Latency:
+    """Medians; ONNX Runtime's is the one measured in alternation with the tuned model, where there is one."""
+    beside = after or before
+    return Latency(
+        edgetune=after.edgetune.median_ms if after else None,
+        onnxruntime=beside.other.median_ms if beside and beside.other else None,
+        untuned=before.edgetune.median_ms if before else None,
+    )
 
 
 def _task_results(outcome: TuningOutcome, choices: Sequence[Choice]) -> tuple[TaskResult, ...]:
@@ -240,11 +317,21 @@ def _task_results(outcome: TuningOutcome, choices: Sequence[Choice]) -> tuple[Ta
     )
 
 
-def _drift_notes(outcome: TuningOutcome) -> tuple[str, ...]:
+def _tuning_notes(outcome: TuningOutcome) -> tuple[str, ...]:
+    notes = [f"{task.task.name} was set aside: {task.reason}" for task in outcome.set_aside]
     drift = outcome.drift
-    if not drift.unsteady:
+    if drift.unsteady:
+        notes.append(
+            f"{drift.unsteady} of {drift.batches} batches were measured while the device's own speed changed "
+            f"by more than {drift.bound:.0%}: their times are less sure; stop other programs and tune again"
+        )
+    return tuple(notes)
+
+
+def _verification_notes(job: Job) -> tuple[str, ...]:
+    if job.check is not None:
         return ()
     return (
-        f"{drift.unsteady} of {drift.batches} batches were measured while the device's own speed changed by more "
-        f"than {drift.bound:.0%}: their times are less sure",
+        f"not verified, for this machine cannot run code for {job.target.name}; "
+        "run 'edgetune compare' on the device",
     )

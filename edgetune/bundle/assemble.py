@@ -97,18 +97,6 @@ def write_bundle(
     return WrittenBundle(out, verification, size_bytes)
 
 
-def check_destination(out: Path) -> None:
-    """Find out before any work whether :func:`write_bundle` could write to ``out``.
-
-    Raises:
-        OutputError: ``out`` holds something that is no bundle, or cannot be written.
-    """
-    out = out.expanduser().resolve()
-    _refuse_to_overwrite(out)
-    with staging(out):
-        pass
-
-
 def _refuse_to_overwrite(out: Path) -> None:
     """Only a bundle, or an empty directory, may be replaced: never what a user keeps elsewhere."""
     with writing(out):

@@ -18,7 +18,7 @@ app = typer.Typer(rich_markup_mode=None)
 
 
 @app.command()
-def compile(  # noqa: A001 - the command's name
+def compile(
     model: options.ModelArgument,
     target: options.TargetOption = None,
     out: options.OutOption = None,
@@ -26,6 +26,8 @@ def compile(  # noqa: A001 - the command's name
     freeze: options.FreezeOption = None,
     logs: options.LogsOption = None,
     threads: options.ThreadsOption = None,
+    rtol: options.RtolOption = None,
+    atol: options.AtolOption = None,
     archive: options.ArchiveOption = False,
     lean: options.LeanOption = False,
     json: options.JsonOption = False,
@@ -34,26 +36,32 @@ def compile(  # noqa: A001 - the command's name
 ) -> None:
     """Compile a model from the tuning logs alone: no device, no trials.
 
-    Each kernel gets the best record of exactly this target (yours before a shipped one), else one of a similar
-    target, else the default schedule made for the target; the table says which.
+    Each kernel gets the best record of exactly this target (yours before a shipped one), else one of a
+    similar target, else the default schedule made for the target; the table says which. The bundle is
+    verified where this machine can run it: exit code 3, and no bundle, when outputs differ from ONNX
+    Runtime's.
     """
     with Output(json=json, verbose=verbose, quiet=quiet) as out_:
         from edgetune.api import compile as stage
+        from edgetune.cli.progress import TuningProgress
         from edgetune.config import load_settings
 
         settings = load_settings({"target": target, "logs": logs, "threads": threads, "out": out}).settings
-        result = stage(
-            model,
-            settings.target,
-            options.parse_shapes(shape),
-            options.parse_freeze(freeze),
-            settings.out,
-            settings.logs,
-            threads=settings.threads,
-            archive=archive,
-            lean=lean,
-            say=out_.note,
-        )
+        with TuningProgress(out_) as progress:
+            result = stage(
+                model,
+                settings.target,
+                options.parse_shapes(shape),
+                options.parse_freeze(freeze),
+                settings.out,
+                settings.logs,
+                threads=settings.threads,
+                rtol=rtol,
+                atol=atol,
+                archive=archive,
+                lean=lean,
+                watcher=progress,
+            )
         out_.result(result.to_json(), lambda console: _print(console, result))
 
 
@@ -72,5 +80,7 @@ def _print(console: Console, result: CompileResult) -> None:
     counts = Counter(str(kernel.source) for kernel in result.kernels)
     console.print("schedules: " + ", ".join(f"{count} {source}" for source, count in counts.items()))
     if result.verified is not None:
-        console.print(f"verified against ONNX Runtime: largest error {result.verified.max_abs_error:.2g} absolute")
+        console.print(
+            f"verified against ONNX Runtime: largest error {result.verified.max_abs_error:.2g} absolute"
+        )
     console.print(f"bundle: {result.bundle}", markup=False, soft_wrap=True)

@@ -87,6 +87,26 @@ LeanOption = Annotated[
         "--lean", help="Leave out the ONNX model and reference outputs, which only compare and benchmark use."
     ),
 ]
+RtolOption = Annotated[
+    float | None,
+    typer.Option(
+        "--rtol",
+        min=0,
+        metavar="X",
+        help="Relative error that the verification allows.  [default: by dtype]",
+        show_default=False,
+    ),
+]
+AtolOption = Annotated[
+    float | None,
+    typer.Option(
+        "--atol",
+        min=0,
+        metavar="X",
+        help="Absolute error that the verification allows.  [default: by dtype]",
+        show_default=False,
+    ),
+]
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else there.")
 ]

@@ -15,17 +15,24 @@ app = typer.Typer(rich_markup_mode=None)
 def runner(
     tracker: Annotated[
         str,
-        typer.Option("--tracker", metavar="HOST:PORT", help="The tracker to register with.", show_default=False),
+        typer.Option(
+            "--tracker", metavar="HOST:PORT", help="The tracker to register with.", show_default=False
+        ),
     ],
     key: Annotated[
         str,
         typer.Option(
-            "--key", metavar="KEY", help="The name under which clients ask for this device.", show_default=False
+            "--key",
+            metavar="KEY",
+            help="The name under which clients ask for this device.",
+            show_default=False,
         ),
     ],
     host: Annotated[
         str,
-        typer.Option("--host", metavar="ADDRESS", help="Address to listen on; other than loopback is unsafe."),
+        typer.Option(
+            "--host", metavar="ADDRESS", help="Address to listen on; other than loopback is unsafe."
+        ),
     ] = "127.0.0.1",
     port: Annotated[
         int, typer.Option("--port", min=0, max=65535, metavar="PORT", help="Port to listen on; 0: any free.")

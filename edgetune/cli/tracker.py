@@ -16,7 +16,9 @@ app = typer.Typer(rich_markup_mode=None)
 def tracker(
     host: Annotated[
         str,
-        typer.Option("--host", metavar="ADDRESS", help="Address to listen on; other than loopback is unsafe."),
+        typer.Option(
+            "--host", metavar="ADDRESS", help="Address to listen on; other than loopback is unsafe."
+        ),
     ] = "127.0.0.1",
     port: Annotated[
         int, typer.Option("--port", min=0, max=65535, metavar="PORT", help="Port to listen on; 0: any free.")

@@ -38,7 +38,9 @@ def tune(
     ] = None,
     time: Annotated[
         str | None,
-        typer.Option("--time", metavar="TIME", help="Budget in time, as 90s, 10m or 1h30m.", show_default=False),
+        typer.Option(
+            "--time", metavar="TIME", help="Budget in time, as 90s, 10m or 1h30m.", show_default=False
+        ),
     ] = None,
     goal: Annotated[
         float | None,
@@ -59,6 +61,8 @@ def tune(
         int | None,
         typer.Option("--seed", metavar="N", help="Seed of every random choice.", show_default=False),
     ] = None,
+    rtol: options.RtolOption = None,
+    atol: options.AtolOption = None,
     archive: options.ArchiveOption = False,
     lean: options.LeanOption = False,
     json: options.JsonOption = False,
@@ -67,10 +71,11 @@ def tune(
 ) -> None:
     """Tune a model for a target and write a verified bundle.
 
-    Candidates for every kernel are built here and measured on the device over TVM RPC; each one goes into the
-    logs as soon as it is measured, so the same command goes on where it was stopped. Ctrl-C ends the
-    search and still writes the best found so far (exit code 130). Without --trials and --time, tuning goes on until
-    no kernel improves any more.
+    Candidates for every kernel are built here and measured on the device over TVM RPC; each one goes
+    into the logs as soon as it is measured, so the same command goes on where it was stopped. Ctrl-C
+    ends the search and still writes the best found so far (exit code 130). Without --trials and --time,
+    tuning goes on until no kernel improves any more. Exit code 3, and no bundle, when outputs differ
+    from ONNX Runtime's; 5 when the budget ends before --goal is reached.
     """
     with Output(json=json, verbose=verbose, quiet=quiet) as out_:
         from edgetune.api import tune as stage
@@ -92,10 +97,11 @@ def tune(
                 settings.logs,
                 threads=settings.threads,
                 seed=seed,
+                rtol=rtol,
+                atol=atol,
                 archive=archive,
                 lean=lean,
-                progress=progress.update,
-                say=progress.say,
+                watcher=progress,
             )
         out_.result(result.to_json(), lambda console: _print(console, result))
     if result.interrupted:
@@ -104,8 +110,8 @@ def tune(
     if goal is not None and (reached is None or reached > goal):
         raise BudgetError(
             f"the goal of {goal:g} ms was not reached: the bundle in {result.bundle} takes "
-            f"{'an unknown time' if reached is None else f'{reached:.3f} ms'}. It is the best so far; give more --time "
-            "or --trials to go on."
+            f"{'an unknown time' if reached is None else f'{reached:.3f} ms'}; "
+            "give more --time or --trials to go on from there"
         )
 
 
@@ -136,7 +142,7 @@ def _print(console: Console, result: TuneResult) -> None:
             f"{result.verified.max_rel_error:.2g} relative"
         )
     times = result.latency_ms
-    parts = (("edgetune", times.edgetune), ("ONNX Runtime", times.onnxruntime), ("default schedules", times.untuned))
+    parts = (("edgetune", times.edgetune), ("ONNX Runtime", times.onnxruntime), ("untuned", times.untuned))
     known = [f"{name} {ms:.3f} ms" for name, ms in parts if ms is not None]
     if known:
         console.print("latency: " + ", ".join(known))
