@@ -23,6 +23,7 @@ from edgetune.kernels.schedules import (
     spread,
     vector_lanes,
 )
+from edgetune.metaschedule import tune_context
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -189,8 +190,9 @@ def _reduce(sch: Schedule, block: SBlockRV, target: Target) -> None:
 
 
 def _stock(mod: tvm.IRModule, target: Target) -> list[Schedule]:
-    """Design spaces of MetaSchedule's rules for the target."""
-    from tvm.s_tir import meta_schedule as ms
+    """Design spaces of MetaSchedule's general rules; those for tensor intrinsics need kernels made for them."""
+    from tvm.s_tir.meta_schedule.schedule_rule import ScheduleRule
+    from tvm.s_tir.meta_schedule.space_generator import PostOrderApply
 
-    context = ms.TuneContext(mod=mod, target=target.tvm(), space_generator="post-order-apply", num_threads=1)
-    return list(context.generate_design_space())
+    generator = PostOrderApply(sch_rules=ScheduleRule.create(target.kind))
+    return list(tune_context(mod, target.tvm(), generator).generate_design_space())
