@@ -6,7 +6,9 @@ which no pass can see what they were. Those are imported as plain operators here
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import io
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +21,7 @@ from tvm import relax, te
 from tvm.relax.frontend.onnx import from_onnx, onnx_frontend
 
 from edgetune.errors import UnsupportedModelError
+from edgetune.graph.converters import CONVERTERS
 from edgetune.graph.legalize import power
 
 Converter = Callable[..., Any]
@@ -31,10 +34,12 @@ def import_onnx(model: bytes) -> tvm.IRModule:
         UnsupportedModelError: TVM cannot import a node; the message is TVM's reason.
     """
     proto = onnx.load_from_string(model)
-    with _own_converters(), warnings.catch_warnings():
+    _name_domains(proto.graph)
+    # The importer prints the node it fails at.
+    with _own_converters(), warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         try:
-            return from_onnx(proto, keep_params_in_input=False)
+            return from_onnx(proto, shape_dict=_empty_inputs(proto), keep_params_in_input=False)
         except Exception as error:  # TVM raises every kind of exception from converters
             reason = str(error).strip().splitlines()
             raise UnsupportedModelError(
@@ -44,8 +49,29 @@ def import_onnx(model: bytes) -> tvm.IRModule:
 
 
 def operators() -> frozenset[str]:
-    """Names of the operators that can be imported, of the standard and of ``com.microsoft`` alike."""
-    return frozenset(onnx_frontend._get_convert_map()) | frozenset(_CONVERTERS) | {"If", "Constant"}
+    """Names of the operators that can be imported; of another domain than the standard's: ``domain.Name``."""
+    stock = set(onnx_frontend._get_convert_map()) - _OTHER_DOMAINS
+    return frozenset(stock | set(_CONVERTERS) | set(CONVERTERS) | {"If", "Constant"})
+
+
+def _name_domains(graph: onnx.GraphProto) -> None:
+    """Write the domain into the operator's name, in place: the importer looks at nothing else."""
+    for node in graph.node:
+        if node.domain not in ("", "ai.onnx"):
+            node.op_type = f"{node.domain}.{node.op_type}"
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs):
+                _name_domains(inner)
+
+
+def _empty_inputs(proto: onnx.ModelProto) -> dict[str, list[int]]:
+    """Shapes of inputs with a dimension of zero, which the importer takes for an unknown one."""
+    shapes = {}
+    for value in proto.graph.input:
+        dims = value.type.tensor_type.shape.dim
+        if any(d.HasField("dim_value") and d.dim_value == 0 for d in dims):
+            shapes[value.name] = [int(d.dim_value) for d in dims]
+    return shapes
 
 
 @contextmanager
@@ -54,7 +80,8 @@ def _own_converters() -> Iterator[None]:
     original = onnx_frontend._get_convert_map
 
     def table() -> dict[str, Any]:
-        return {**original(), **_CONVERTERS}
+        stock = {name: convert for name, convert in original().items() if name not in _OTHER_DOMAINS}
+        return {**stock, **_CONVERTERS, **CONVERTERS}
 
     onnx_frontend._get_convert_map = table
     try:
@@ -160,6 +187,11 @@ def _scalar(bound: Any) -> float | None:
 def _is_float32(x: Any) -> bool:
     return str(x.ty.dtype) == "float32"
 
+
+_OTHER_DOMAINS = frozenset(
+    {"Attention", "BiasGelu", "EmbedLayerNormalization", "FastGelu", "MatMulInteger16", "SkipLayerNormalization"}
+)
+"""Under these names the importer has operators of ``com.microsoft``."""
 
 _CONVERTERS: dict[str, Any] = {
     "BatchNormalization": _BatchNormalization,

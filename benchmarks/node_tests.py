@@ -1,0 +1,364 @@
+"""Runs ONNX's backend node tests through edgetune: prepare, lower, compile, run, compare.
+
+    python benchmarks/node_tests.py                          all cases; writes docs/operators.md
+    python benchmarks/node_tests.py --match 'lstm|gru'       some cases, summary only
+
+Each case runs in one of a few worker processes under a timeout; a worker that crashes or hangs counts
+against its case and is replaced. What is expected is what ONNX ships with the case; cases that ONNX
+Runtime's CPU provider does not pass are reported apart. Inputs that are really settings (axes, shapes)
+are fixed to the case's values where compiling without them is refused, as ``--freeze`` does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import multiprocessing
+import os
+import re
+import sys
+import time
+import warnings
+from collections import Counter, defaultdict
+from dataclasses import asdict, dataclass
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parent.parent
+MAX_SETTING_ELEMENTS = 16
+STATES = ("right", "refused", "wrong", "failed", "crashed", "hung")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one case.
+
+    ``state`` is one of ``STATES``; ``failed`` is an exception that is no EdgetuneError. ``frozen``
+    names the inputs that had to be fixed. ``reference`` says whether ONNX Runtime passes the case.
+    """
+
+    case: str
+    op: str
+    state: str
+    reason: str = ""
+    reference: bool = False
+    frozen: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+
+def cases(match: str | None) -> dict[str, Any]:
+    """ONNX's node cases by name."""
+    from onnx.backend.test.case.node import collect_testcases
+
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        found = {case.name: case for case in collect_testcases(None)}
+    if match:
+        found = {name: case for name, case in found.items() if re.search(match, name)}
+    return found
+
+
+def operator_of(case: Any) -> str:
+    """The operator under test: the one that the case is named after, or its first node's."""
+    nodes = case.model.graph.node
+    if not nodes:
+        return "?"
+    node = nodes[-1] if "_expanded" in case.name else nodes[0]
+    if "_expanded" in case.name:
+        return "(function bodies)"
+    return str(node.op_type)
+
+
+def passes_onnxruntime(case: Any) -> bool:
+    """Whether ONNX Runtime's CPU provider gives the values that ONNX expects."""
+    import onnxruntime
+
+    try:
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4
+        options.intra_op_num_threads = 1
+        session = onnxruntime.InferenceSession(
+            case.model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+        for inputs, expected in case.data_sets:
+            names = [value.name for value in case.model.graph.input]
+            got = session.run(None, dict(zip(names, inputs, strict=False)))
+            if difference(expected, got, case):
+                return False
+    except Exception:  # ONNX Runtime raises types of its own
+        return False
+    return True
+
+
+def difference(expected: list[Any], got: list[Any], case: Any) -> str:
+    """What differs by more than the case's tolerance; empty where nothing does."""
+    for index, (want, have) in enumerate(zip(expected, got, strict=True)):
+        if isinstance(want, (list, str)) or want is None or getattr(want, "dtype", None) == object:
+            if not isinstance(want, np.ndarray) or not np.array_equal(want, have):
+                return f"output {index} is no tensor of numbers"
+            continue
+        want, have = np.asarray(want), np.asarray(have)
+        if want.shape != have.shape or want.dtype != have.dtype:
+            return f"output {index} is {have.dtype} {list(have.shape)}, not {want.dtype} {list(want.shape)}"
+        if want.dtype.kind in "biu":
+            if not np.array_equal(want, have):
+                return f"output {index} differs in {np.count_nonzero(want != have)} of {want.size} elements"
+            continue
+        if want.dtype.kind not in "fc":
+            want, have = want.astype(np.float32), have.astype(np.float32)
+        if not np.allclose(have, want, case.rtol, case.atol, equal_nan=True):
+            with np.errstate(all="ignore"):
+                return f"output {index} differs by up to {np.nanmax(np.abs(have.astype(float) - want)):.3g}"
+    return ""
+
+
+def settings(case: Any) -> dict[str, np.ndarray]:
+    """Small inputs after the first one: axes, shapes, scales, flags."""
+    names = [value.name for value in case.model.graph.input]
+    found = {}
+    for name, value in list(zip(names, case.data_sets[0][0], strict=False))[0:]:
+        array = np.asarray(value) if not isinstance(value, list) else None
+        if array is not None and array.ndim <= 1 and array.size <= MAX_SETTING_ELEMENTS and array.dtype != object:
+            found[name] = array
+    integers = {n: a for n, a in found.items() if a.dtype.kind in "iub"}
+    return integers
+
+
+def run_case(case: Any, target: Any) -> tuple[str, str, tuple[str, ...]]:
+    """State, reason and frozen inputs of one case."""
+    from edgetune.errors import EdgetuneError
+
+    attempts: list[dict[str, np.ndarray]] = [{}]
+    fixed = settings(case)
+    if fixed:
+        attempts.append(fixed)
+    reason = ""
+    for frozen in attempts:
+        try:
+            wrong = compile_and_compare(case, target, frozen)
+        except EdgetuneError as error:
+            reason = reason or str(error)
+            continue
+        return ("wrong" if wrong else "right"), wrong, tuple(frozen)
+    return "refused", reason, ()
+
+
+def compile_and_compare(case: Any, target: Any, frozen: dict[str, np.ndarray]) -> str:
+    """Compile the case's model and compare what it gives; the difference, or an empty string."""
+    from edgetune.graph.compile import compile_model
+    from edgetune.graph.lower import lower
+    from edgetune.model.prepare import prepare
+
+    names = [value.name for value in case.model.graph.input]
+    first = dict(zip(names, case.data_sets[0][0], strict=False))
+    shapes = {
+        name: np.shape(value)
+        for name, value in first.items()
+        if not isinstance(value, list) and np.asarray(value).dtype != object and name not in frozen
+    }
+    prepared = prepare(case.model, shapes, frozen)
+    compiled = compile_model(lower(prepared, target), (), target)
+    run = loaded(compiled)
+    for inputs, expected in case.data_sets:
+        given = dict(zip(names, inputs, strict=False))
+        got = run([np.asarray(given[spec.name]) for spec in compiled.inputs])
+        if problem := difference(expected, got, case):
+            return problem
+    return ""
+
+
+def loaded(compiled: Any) -> Any:
+    """A compiled model as a function of arrays."""
+    import tempfile
+
+    import tvm
+    from tvm import relax
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "model.so")
+        path.write_bytes(compiled.library)
+        machine = relax.VirtualMachine(tvm.runtime.load_module(str(path)), tvm.cpu())
+    weights = [tvm.runtime.tensor(array) for array in compiled.weights]
+
+    def run(arrays: list[np.ndarray]) -> list[np.ndarray]:
+        result = machine["main"](*[tvm.runtime.tensor(np.ascontiguousarray(a)) for a in arrays], *weights)
+        return [result.numpy()] if hasattr(result, "numpy") else [item.numpy() for item in result]
+
+    return run
+
+
+def worker(pipe: Connection, match: str | None) -> None:
+    """Serve cases by name until the pipe closes."""
+    os.environ["TVM_NUM_THREADS"] = "1"
+    os.nice(10)
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.dup2(null, 2)
+    warnings.simplefilter("ignore")
+    from edgetune.targets import detect_local
+
+    target = detect_local(threads=1)
+    known = cases(match)
+    pipe.send(None)
+    while True:
+        name = pipe.recv()
+        if name is None:
+            return
+        case = known[name]
+        start = time.monotonic()
+        reference = passes_onnxruntime(case)
+        pipe.send(reference)
+        try:
+            state, reason, frozen = run_case(case, target)
+        except Exception as error:
+            lines = str(error).strip().splitlines() or [""]
+            state, reason, frozen = "failed", f"{type(error).__name__}: {lines[-1][:300]}", ()
+        pipe.send(Outcome(name, operator_of(case), state, reason, reference, frozen, time.monotonic() - start))
+
+
+@dataclass
+class Seat:
+    """A worker process and the case it is at."""
+
+    process: Any
+    pipe: Connection
+    case: str | None = None
+    reference: bool = False
+    deadline: float = 0.0
+
+
+def run_all(known: dict[str, Any], match: str | None, workers: int, timeout_s: float) -> list[Outcome]:
+    """Run every case; progress goes to stderr."""
+    context = multiprocessing.get_context("spawn")
+    queue = list(known)[::-1]
+    outcomes: list[Outcome] = []
+
+    def seat() -> Seat:
+        here, there = context.Pipe()
+        process = context.Process(target=worker, args=(there, match), daemon=True)
+        process.start()
+        there.close()
+        return Seat(process, here, deadline=time.monotonic() + 120)
+
+    seats = [seat() for _ in range(workers)]
+    while seats:
+        ready = wait([s.pipe for s in seats], timeout=1.0)
+        for s in list(seats):
+            lost = None
+            if s.pipe in ready:
+                try:
+                    message = s.pipe.recv()
+                except (EOFError, ConnectionError):
+                    lost = "crashed"
+                else:
+                    if isinstance(message, bool):
+                        s.reference = message
+                        continue
+                    if isinstance(message, Outcome):
+                        outcomes.append(message)
+                        show(outcomes, len(known))
+                    s.case = queue.pop() if queue else None
+                    s.pipe.send(s.case)
+                    s.deadline, s.reference = time.monotonic() + timeout_s, False
+                    if s.case is None:
+                        s.process.join()
+                        seats.remove(s)
+                    continue
+            elif time.monotonic() > s.deadline:
+                lost = "hung"
+            if lost:
+                s.process.kill()
+                s.process.join()
+                seats.remove(s)
+                if s.case:
+                    reason = f"exit code {s.process.exitcode}" if lost == "crashed" else f"over {timeout_s:.0f} s"
+                    outcomes.append(Outcome(s.case, operator_of(known[s.case]), lost, reason, s.reference))
+                if queue:
+                    seats.append(seat())
+    print(file=sys.stderr)
+    return outcomes
+
+
+def show(outcomes: list[Outcome], total: int) -> None:
+    """One line of progress."""
+    if len(outcomes) % 20 == 0 or len(outcomes) == total:
+        counts = Counter(o.state for o in outcomes)
+        print(f"{len(outcomes)}/{total} " + " ".join(f"{s} {counts[s]}" for s in STATES), file=sys.stderr)
+
+
+def summary(outcomes: list[Outcome]) -> str:
+    """Counts over all cases and over those that ONNX Runtime passes."""
+    lines = []
+    for title, chosen in (("all cases", outcomes), ("that ONNX Runtime passes", [o for o in outcomes if o.reference])):
+        counts = Counter(o.state for o in chosen)
+        lines.append(f"{title}: {len(chosen)}; " + ", ".join(f"{counts[s]} {s}" for s in STATES))
+    return "\n".join(lines)
+
+
+def table(outcomes: list[Outcome], seconds: float) -> str:
+    """The document."""
+    by_op: dict[str, list[Outcome]] = defaultdict(list)
+    for outcome in outcomes:
+        if outcome.reference:
+            by_op[outcome.op].append(outcome)
+    counts = Counter(o.state for o in outcomes if o.reference)
+    total = sum(counts.values())
+    bad = sum(counts[s] for s in STATES[2:])
+    lines = [
+        "# Operators",
+        "",
+        "Results of ONNX's own node tests, each compiled and run on a CPU by edgetune's whole pipeline. Counted are",
+        f"the {total} of {len(outcomes)} cases that ONNX Runtime's CPU provider passes: {counts['right']} right "
+        f"({counts['right'] / max(total, 1):.1%}), {counts['refused']} refused with a reason, {bad} wrong or failed.",
+        "Inputs that a compiler must know (axes, shapes) are fixed to the case's values where it must.",
+        "",
+        f"Made by `python benchmarks/node_tests.py` in {seconds / 60:.0f} minutes.",
+        "",
+        "| operator | cases | right | refused | wrong | why refused, or what is wrong |",
+        "|---|---|---|---|---|---|",
+    ]
+    for op, found in sorted(by_op.items()):
+        states = Counter(o.state for o in found)
+        wrong = sum(states[s] for s in STATES[2:])
+        why = dict.fromkeys(_short(o.reason) for o in found if o.state != "right")
+        lines.append(
+            f"| {op} | {len(found)} | {states['right']} | {states['refused']} | {wrong} | {'; '.join(list(why)[:3])} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _short(reason: str) -> str:
+    reason = reason.removeprefix("the model cannot be imported: ").split(" `edgetune check`")[0]
+    return re.sub(r"\s+", " ", reason).replace("|", "\\|")[:160].rstrip(". ")
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--match", help="only cases whose name matches this regular expression")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--timeout", type=float, default=60.0, help="seconds for one case")
+    parser.add_argument("--results", type=Path, help="write every outcome as JSON lines")
+    parser.add_argument("--list", action="store_true", help="print every case that is not right")
+    options = parser.parse_args()
+    start = time.monotonic()
+    known = cases(options.match)
+    outcomes = sorted(run_all(known, options.match, options.workers, options.timeout), key=lambda o: o.case)
+    if options.results:
+        options.results.write_text("".join(json.dumps(asdict(o)) + "\n" for o in outcomes))
+    if options.list:
+        for o in outcomes:
+            if o.state != "right":
+                print(f"{o.case}: {o.state}{'' if o.reference else ' (so is ONNX Runtime)'}: {_short(o.reason)}")
+    if not options.match:
+        (ROOT / "docs" / "operators.md").write_text(table(outcomes, time.monotonic() - start))
+    print(summary(outcomes))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,12 @@
+"""Converters of our own, a file for each family of operators.
+
+The keys are operator names; those of another domain than the standard's have it in front (``com.microsoft.Gelu``).
+"""
+
+from typing import Any
+
+from edgetune.graph.converters import recurrent
+
+CONVERTERS: dict[str, Any] = {
+    **recurrent.CONVERTERS,
+}
