@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from edgetune.devices.transport import Device, Endpoint
-from edgetune.errors import DeviceError
+from edgetune.errors import DeviceError, EdgetuneError
 
 if TYPE_CHECKING:
     import tvm
@@ -77,7 +77,7 @@ class Session:
         watchdog.start()
         try:
             yield
-        except SessionError:
+        except (SessionError, EdgetuneError):
             raise
         except Exception as error:
             watchdog.cancel()

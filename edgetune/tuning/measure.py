@@ -230,6 +230,9 @@ class DeviceMeasurer:
             with session.deadline(self._options.load_timeout_s, "preparing the device"):
                 self._set_threads(session)
                 self._pulse = self._load_pulse(session)
+        except DeviceError:
+            session.close()
+            raise
         except SessionError as error:
             session.close()
             raise DeviceError(
@@ -243,10 +246,10 @@ class DeviceMeasurer:
         count = session.function("runtime.NumThreads")
         if int(count()) != self._threads:
             session.function("runtime.config_threadpool")(_BIG_THREAD_MODE, self._threads)
-        if int(count()) != self._threads:
-            session.close()
+        actual = int(count())
+        if actual != self._threads:
             raise DeviceError(
-                f"Device '{self._device.name}' runs kernels on {count()} threads, the target says "
+                f"Device '{self._device.name}' runs kernels on {actual} threads, the target says "
                 f"{self._threads}. Start its runner with --threads {self._threads}, or give --threads here."
             )
 

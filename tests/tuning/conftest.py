@@ -56,16 +56,16 @@ def add_task(shape: tuple[int, ...] = (32, 32), amount: float = 1.0, dtype: str 
     return as_task(f"add{amount:g}", te.create_prim_func([x, y]))
 
 
-def libc_task(name: str, *arguments: int) -> Task:
-    """The signature of ``add_task``, and a call of a C library function: to crash or hang on purpose."""
+def libc_task(name: str, *arguments: int, shapes: Any = ((32, 32),)) -> Task:
+    """A call of a C library function, to crash or hang on purpose; the signature is by default ``add_task``'s."""
     import tvm
     from tvm import te
 
-    x = te.placeholder((32, 32))
+    inputs = [te.placeholder(shape) for shape in shapes]
     y = te.extern(
-        (32, 32), [x], lambda ins, outs: tvm.tirx.Evaluate(tvm.tirx.call_extern("int32", name, *arguments))
+        shapes[0], inputs, lambda ins, outs: tvm.tirx.Evaluate(tvm.tirx.call_extern("int32", name, *arguments))
     )
-    return as_task(name, te.create_prim_func([x, y]))
+    return as_task(name, te.create_prim_func([*inputs, y]))
 
 
 @pytest.fixture(scope="session")
