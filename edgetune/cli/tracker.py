@@ -52,8 +52,8 @@ def tracker(
             serve(host, port, announce)
         except OSError as error:
             raise DeviceError(
-                f"Cannot listen on {host}:{port}: {error.strerror}. Choose another --port (0 for any free one) "
-                "or an address of this machine."
+                f"Cannot listen on {host}:{port}: {error.strerror}. Choose another --port "
+                "(0 for any free one) or an address of this machine."
             ) from error
         except KeyboardInterrupt:
             out.note("tracker stopped")

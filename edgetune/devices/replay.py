@@ -24,7 +24,9 @@ class ReplayDevice:
 
     shares_host = False
 
-    def __init__(self, records: Iterable[Record], name: str = "replay", pulses: Iterable[float] = (1e-4,)) -> None:
+    def __init__(
+        self, records: Iterable[Record], name: str = "replay", pulses: Iterable[float] = (1e-4,)
+    ) -> None:
         self.name = name
         self._outcomes: dict[tuple[str, str], Timing | Failure] = {}
         self._traces: dict[str, list[str]] = {}

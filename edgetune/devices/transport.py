@@ -91,8 +91,8 @@ class Device:
 
 
 EXPOSED = (
-    "WARNING: listening on {host}. TVM RPC has no password and no encryption: everyone who can reach this port "
-    "can run any program on this machine and on the devices. Prefer 127.0.0.1 and an SSH tunnel."
+    "WARNING: listening on {host}. TVM RPC has no password and no encryption: everyone who can reach "
+    "this port can run any program on this machine and on the devices. Prefer 127.0.0.1 and an SSH tunnel."
 )
 """What to say before a server that others can reach is started."""
 

@@ -6,11 +6,13 @@ goes to the task with the largest expected gain for the model:
     gain = weight * best seconds * max(recent, prior)
 
 ``recent`` is the relative improvement that the task's last trials brought, for a batch of trials: what
-improved lately is likely to go on. ``prior`` is what one may hope for without such evidence: the distance to
-the speed that similar tasks of the same kind reach (operations per second of the best of them), of which
-the share ``batch / (batch + trials)`` is expected from the next batch: every further trial makes a find
-less likely. It shrinks to nothing while the task does not improve. Trials under way count as made, and halve the gain for each batch of them: how they went is not
-known yet. A task that did not improve by 1% over ``patience`` trials stops.
+improved lately is likely to go on. ``prior`` is what one may hope for without such evidence: the distance
+to the speed that similar tasks of the same kind reach (operations per second of the best of them), of
+which the share ``batch / (batch + trials)`` is expected from the next batch, since every further trial
+makes a find less likely. It shrinks to nothing while the task does not improve.
+
+Trials under way count as made, and halve the gain for each batch of them: how they went is not known yet.
+A task that did not improve by 1% over ``patience`` trials stops.
 """
 
 from __future__ import annotations

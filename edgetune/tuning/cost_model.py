@@ -127,7 +127,7 @@ def as_metaschedule(model: CostModel, extractor: Extractor) -> Any:
     from tvm.s_tir.meta_schedule.cost_model import PyCostModel
 
     @derived_object
-    class Wrapped(PyCostModel):  # type: ignore[misc]
+    class Wrapped(PyCostModel):
         def load(self, path: str) -> None:
             raise NotImplementedError
 

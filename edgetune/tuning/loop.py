@@ -1,5 +1,7 @@
 """The tuning run: spends a budget of trials on the tasks of a model.
 
+::
+
     logs -> what is known            records of this target and device count, and are not measured again
          -> pipeline                 allocation, search, build (other threads and processes)
          -> measure                  here, batch by batch, between two runs of the reference kernel

@@ -152,9 +152,7 @@ class DeviceMeasurer:
         session.remove(name)
         return module
 
-    def _timed(
-        self, session: Session, module: Any, run: Any, best_s: float | None
-    ) -> Timing | Failure:
+    def _timed(self, session: Session, module: Any, run: Any, best_s: float | None) -> Timing | Failure:
         options = self._options
         with session.deadline(options.run_timeout_s, "one run"):
             for index, poisoned in self._poisons.items():

@@ -16,7 +16,7 @@ def mutate_categorical(seed: int) -> Any:
     from tvm.s_tir.meta_schedule.mutator import PyMutator
 
     @derived_object
-    class MutateCategorical(PyMutator):  # type: ignore[misc]
+    class MutateCategorical(PyMutator):
         def __init__(self) -> None:
             super().__init__()
             self.random = random.Random(seed)
@@ -28,7 +28,9 @@ def mutate_categorical(seed: int) -> Any:
             choices = [
                 inst
                 for inst in trace.insts
-                if inst.kind.name == "SampleCategorical" and len(inst.attrs[0]) > 1 and inst in trace.decisions
+                if inst.kind.name == "SampleCategorical"
+                and len(inst.attrs[0]) > 1
+                and inst in trace.decisions
             ]
             if not choices:
                 return None

@@ -44,10 +44,10 @@ def _product() -> tvm.IRModule:
     left = te.placeholder((SIZE, SIZE), name="left")
     right = te.placeholder((SIZE, SIZE), name="right")
     k = te.reduce_axis((0, SIZE), name="k")
-    product = te.compute(
-        (SIZE, SIZE), lambda i, j: te.sum(left[i, k] * right[k, j], axis=k), name="product"
+    product = te.compute((SIZE, SIZE), lambda i, j: te.sum(left[i, k] * right[k, j], axis=k), name="product")
+    return tvm.IRModule(
+        {ENTRY: te.create_prim_func([left, right, product]).with_attr("global_symbol", ENTRY)}
     )
-    return tvm.IRModule({ENTRY: te.create_prim_func([left, right, product]).with_attr("global_symbol", ENTRY)})
 
 
 def _scheduled(mod: tvm.IRModule, kind: str) -> tvm.s_tir.Schedule:

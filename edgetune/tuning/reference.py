@@ -36,9 +36,7 @@ def reference_outputs(
     built = tvm.tirx.build(mod, target=_host())
     tensors = [tvm.runtime.tensor(value) for value in random_arguments(specs, workload)]
     built[ENTRY](*tensors)
-    return specs, {
-        index: tensors[index].numpy() for index, spec in enumerate(specs) if spec.written
-    }
+    return specs, {index: tensors[index].numpy() for index, spec in enumerate(specs) if spec.written}
 
 
 @functools.cache

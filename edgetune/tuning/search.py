@@ -20,7 +20,6 @@ from edgetune.tuning.cost_model import CostModel, Extractor, as_metaschedule
 from edgetune.tuning.mutator import mutate_categorical
 
 if TYPE_CHECKING:
-    import tvm
     from tvm.s_tir import Schedule
 
     from edgetune.targets import Target
@@ -147,9 +146,7 @@ class EvolutionarySearch:
                     TuningRecord(schedule.trace, self._workload, [time_s], self._target, self._args_info)
                 )
         if candidates:
-            self._model.add(
-                self._task.workload, self._extractor.vectors(self._context, candidates), times
-            )
+            self._model.add(self._task.workload, self._extractor.vectors(self._context, candidates), times)
 
     def _start(self, settings: SearchSettings) -> None:
         from tvm.s_tir.meta_schedule.arg_info import ArgInfo

@@ -51,7 +51,10 @@ def libc_call(name: str, *arguments: int) -> bytes:
 
     a = te.placeholder((4,), name="a")
     b = te.extern(
-        (4,), [a], lambda ins, outs: tvm.tirx.Evaluate(tvm.tirx.call_extern("int32", name, *arguments)), name="b"
+        (4,),
+        [a],
+        lambda ins, outs: tvm.tirx.Evaluate(tvm.tirx.call_extern("int32", name, *arguments)),
+        name="b",
     )
     mod = tvm.IRModule({"main": te.create_prim_func([a, b]).with_attr("global_symbol", "main")})
     target = load_target("local")
@@ -70,8 +73,10 @@ def run_library(session: Session, library: bytes, timeout_s: float) -> None:
 
 
 def test_the_local_device_fits_the_contract(device):
-    assert isinstance(device, Device) and isinstance(device.transport, Transport)
-    assert device.shares_host and device.name == "local"
+    assert isinstance(device, Device)
+    assert isinstance(device.transport, Transport)
+    assert device.shares_host
+    assert device.name == "local"
 
 
 def test_a_session_runs_functions_with_the_threads_asked_for(session):
@@ -93,7 +98,8 @@ def test_files_and_tensors_travel(session):
 def test_both_processes_listen_on_loopback_only(device):
     for pid in device.transport.processes():
         listening = [c for c in psutil.Process(pid).net_connections() if c.status == psutil.CONN_LISTEN]
-        assert listening and {c.laddr.ip for c in listening} == {"127.0.0.1"}
+        assert listening
+        assert {c.laddr.ip for c in listening} == {"127.0.0.1"}
 
 
 def test_one_lease_at_a_time_and_waiting_has_an_end(device, session):
@@ -111,7 +117,7 @@ def test_a_request_that_gave_up_does_not_swallow_the_device(device):
 
 
 def test_an_error_on_the_device_leaves_the_session_alive(session):
-    with pytest.raises(SessionError, match="asking.*nosuchfunction"), session.deadline(10, "asking"):
+    with pytest.raises(SessionError, match=r"asking.*nosuchfunction"), session.deadline(10, "asking"):
         session.function("nosuchfunction")()
     assert session.is_open
     with session.deadline(10, "asking"):
@@ -160,7 +166,8 @@ def test_leaving_the_context_ends_everything_and_entering_twice_is_once():
     with device.up() as transport:
         with device.up():
             pids = transport.processes()
-        assert transport.processes() == pids and len(pids) == 2
+        assert transport.processes() == pids
+        assert len(pids) == 2
     wait_until(lambda: not any(map(psutil.pid_exists, pids)))
     with pytest.raises(DeviceError, match="stopped"):
         lease(device, 1)

@@ -57,13 +57,15 @@ def add_task(shape: tuple[int, ...] = (32, 32), amount: float = 1.0, dtype: str 
 
 
 def libc_task(name: str, *arguments: int, shapes: Any = ((32, 32),)) -> Task:
-    """A call of a C library function, to crash or hang on purpose; the signature is by default ``add_task``'s."""
+    """A call of a C library function, to crash or hang on purpose; by default with ``add_task``'s signature."""
     import tvm
     from tvm import te
 
     inputs = [te.placeholder(shape) for shape in shapes]
     y = te.extern(
-        shapes[0], inputs, lambda ins, outs: tvm.tirx.Evaluate(tvm.tirx.call_extern("int32", name, *arguments))
+        shapes[0],
+        inputs,
+        lambda ins, outs: tvm.tirx.Evaluate(tvm.tirx.call_extern("int32", name, *arguments)),
     )
     return as_task(name, te.create_prim_func([*inputs, y]))
 

@@ -49,12 +49,19 @@ def main(path, trials):
     target = load_target("local").with_threads(2)
     with open_logs(path) as logs:
         outcome = tune_tasks(
-            [task(32), task(48)], target, local_device(2), logs, spaces=stock_spaces,
-            budget=Budget(trials=trials), options=options,
+            [task(32), task(48)],
+            target,
+            local_device(2),
+            logs,
+            spaces=stock_spaces,
+            budget=Budget(trials=trials),
+            options=options,
             progress=lambda progress: say(spent=progress.trials_spent, reused=progress.trials_reused),
         )
     say(
-        spent=outcome.trials_spent, reused=outcome.trials_reused, interrupted=outcome.interrupted,
+        spent=outcome.trials_spent,
+        reused=outcome.trials_reused,
+        interrupted=outcome.interrupted,
         best_s=min(t.best_s or 1.0 for t in outcome.tasks),
     )
 

@@ -51,7 +51,8 @@ def test_random_arguments(dtype):
     other, _ = random_arguments(specs, "0123456789abcdee")
     np.testing.assert_array_equal(value, again)
     assert not np.array_equal(value, other)
-    assert str(value.dtype) == dtype and value.shape == (64, 32)
+    assert str(value.dtype) == dtype
+    assert value.shape == (64, 32)
     assert len(np.unique(value)) > 1
     if dtype in ("int32", "int64"):
         assert set(np.unique(value)) == {0, 1}, "mostly indices: every axis has two places, or one"
@@ -69,7 +70,9 @@ def test_rounding_passes_and_errors_do_not(dtype):
     wrong = expected.copy()
     wrong[3, 4] += 10 * tolerance
     message = disagreement(dtype, expected, wrong)
-    assert message and "1 of 2500" in message and "[3, 4]" in message
+    assert message
+    assert "1 of 2500" in message
+    assert "[3, 4]" in message
 
 
 def test_another_order_of_a_long_sum_passes():

@@ -26,7 +26,10 @@ TRIALS = 2000
 def server():
     """Forks runs from a process that has imported TVM: twenty imports would take most of the time."""
     server = subprocess.Popen(
-        [sys.executable, str(JOB), "serve"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        [sys.executable, str(JOB), "serve"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
     )
     with server.stdout, server.stdin:

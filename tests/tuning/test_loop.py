@@ -26,7 +26,9 @@ from edgetune.tuning.search_process import SearchProcess
 from edgetune.tuning.spaces import stock_spaces
 from edgetune.tuning.workers import WorkerPool
 
-OPTIONS = TuningOptions(seed=5, batch=8, first_batch=4, patience=24, measure=MeasureOptions(run_timeout_s=1.0))
+OPTIONS = TuningOptions(
+    seed=5, batch=8, first_batch=4, patience=24, measure=MeasureOptions(run_timeout_s=1.0)
+)
 JOB = Path(__file__).with_name("job.py")
 
 
@@ -40,18 +42,28 @@ def test_a_run_tunes_every_task_and_the_next_one_reuses_it(device, target, logs,
     tasks = [kernels.matmul(), kernels.conv()]
     seen = []
     outcome = tune_tasks(
-        tasks, target, device, logs, spaces=stock_spaces, budget=Budget(trials=24), options=OPTIONS,
+        tasks,
+        target,
+        device,
+        logs,
+        spaces=stock_spaces,
+        budget=Budget(trials=24),
+        options=OPTIONS,
         progress=seen.append,
     )
-    assert outcome.trials_spent == 24 and outcome.trials_reused == 0 and not outcome.interrupted
+    assert outcome.trials_spent == 24
+    assert outcome.trials_reused == 0
+    assert not outcome.interrupted
     assert outcome.latency_s == pytest.approx(sum(t.task.weight * t.best_s for t in outcome.tasks))
     assert outcome.drift.batches >= 3
-    assert seen[-1].trials_spent == 24 and seen[-1].trials_per_minute > 0
+    assert seen[-1].trials_spent == 24
+    assert seen[-1].trials_per_minute > 0
     stored = logs.records([t.workload for t in tasks], target, "local")
     assert len(stored) == 24 == len({(r.workload, r.trace) for r in stored})
     for task in outcome.tasks:
         first = next(r for r in stored if r.workload == task.task.workload)
-        assert task.best is not None and task.best_s <= first.outcome.median_s
+        assert task.best is not None
+        assert task.best_s <= first.outcome.median_s
         assert logs.best(task.task.workload, target).trace == task.best.trace
     started = time.monotonic()
     again = tune_tasks(
@@ -76,7 +88,9 @@ class Sabotage:
         return prepared, built
 
 
-def test_candidates_that_crash_hang_and_lie_are_recorded_failures(device, server, pool, target, logs, kernels):
+def test_candidates_that_crash_hang_and_lie_are_recorded_failures(
+    device, server, pool, target, logs, kernels
+):
     builder = Builder(pool, target, 60, 60)
     shapes = ((64, 64), (64, 64), (64,))
 
@@ -106,20 +120,32 @@ def test_a_task_that_cannot_be_searched_is_set_aside_and_the_others_go_on(device
     broken = dataclasses.replace(kernels.conv(), ir="{}", workload="0" * 16, name="broken")
     unsafe = kernels.libc("abort")
     outcome = tune_tasks(
-        [broken, unsafe, kernels.matmul()], target, device, logs, spaces=stock_spaces,
-        budget=Budget(trials=6), options=OPTIONS,
+        [broken, unsafe, kernels.matmul()],
+        target,
+        device,
+        logs,
+        spaces=stock_spaces,
+        budget=Budget(trials=6),
+        options=OPTIONS,
     )
     reasons = {t.task.name: t.reason for t in outcome.set_aside}
     assert "the search failed" in reasons["broken"]
     assert "nothing can be checked" in reasons["abort"]
     [good] = [t for t in outcome.tasks if t.status is not TaskStatus.SET_ASIDE]
-    assert good.best_s and outcome.trials_spent == good.trials > 0
+    assert good.best_s
+    assert outcome.trials_spent == good.trials > 0
 
 
 def test_a_time_budget_ends_the_run(device, target, logs, kernels):
     started = time.monotonic()
     outcome = tune_tasks(
-        [kernels.conv()], target, device, logs, spaces=stock_spaces, budget=Budget(time_s=6.0), options=OPTIONS
+        [kernels.conv()],
+        target,
+        device,
+        logs,
+        spaces=stock_spaces,
+        budget=Budget(time_s=6.0),
+        options=OPTIONS,
     )
     assert time.monotonic() - started < 12
     assert outcome.budget_ended or outcome.tasks[0].status is TaskStatus.STOPPED
@@ -128,14 +154,21 @@ def test_a_time_budget_ends_the_run(device, target, logs, kernels):
 def test_a_wrong_thread_count_is_said(device, target, logs, kernels):
     with pytest.raises(DeviceError, match="--threads 7"):
         tune_tasks(
-            [kernels.matmul()], target.with_threads(7), device, logs, spaces=stock_spaces,
-            budget=Budget(trials=2), options=OPTIONS,
+            [kernels.matmul()],
+            target.with_threads(7),
+            device,
+            logs,
+            spaces=stock_spaces,
+            budget=Budget(trials=2),
+            options=OPTIONS,
         )
 
 
 def start_job(path: Path, trials: int) -> subprocess.Popen:
     return subprocess.Popen(
-        [sys.executable, str(JOB), str(path), str(trials)], stdout=subprocess.PIPE, text=True,
+        [sys.executable, str(JOB), str(path), str(trials)],
+        stdout=subprocess.PIPE,
+        text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
     )
 
@@ -149,6 +182,8 @@ def test_ctrl_c_ends_the_run_with_the_best_so_far(tmp_path, target):
         job.send_signal(signal.SIGINT)
         last = [json.loads(line) for line in job.stdout][-1]
     assert job.wait(20) == 0
-    assert last["interrupted"] and 3 <= last["spent"] < 500 and last["best_s"] > 0
+    assert last["interrupted"]
+    assert 3 <= last["spent"] < 500
+    assert last["best_s"] > 0
     with open_logs(tmp_path / "logs.sqlite") as logs:
         assert len(list(logs.every())) == last["spent"]

@@ -58,8 +58,10 @@ def test_a_good_candidate_is_timed_quickly(builder, measurer, kernels):
     measurer.measure(artifact, None)
     started = time.monotonic()
     timing = measurer.measure(artifact, 1.0)
-    assert isinstance(timing, Timing) and not timing.slow
-    assert 1e-8 < timing.median_s < 0.1 and len(timing.times_s) >= OPTIONS.repeats
+    assert isinstance(timing, Timing)
+    assert not timing.slow
+    assert 1e-8 < timing.median_s < 0.1
+    assert len(timing.times_s) >= OPTIONS.repeats
     assert time.monotonic() - started < 1.0
 
 
@@ -80,7 +82,9 @@ def test_a_slow_candidate_is_not_timed_in_full(builder, measurer, kernels):
     prepared, [artifact] = built(builder, task, "")
     measurer.prepare(prepared)
     timing = measurer.measure(artifact, 1e-6)
-    assert isinstance(timing, Timing) and timing.slow and len(timing.times_s) <= 3
+    assert isinstance(timing, Timing)
+    assert timing.slow
+    assert len(timing.times_s) <= 3
 
 
 def test_wrong_values_are_a_failure_even_after_right_ones(builder, measurer, kernels):
@@ -94,7 +98,8 @@ def test_wrong_values_are_a_failure_even_after_right_ones(builder, measurer, ker
     assert "1024 of 1024 values are wrong" in failure.message
     # One that writes nothing must not pass on what the one before wrote.
     lazy = measurer.measure(library_for(builder, task, kernels.libc("getpid")), None)
-    assert isinstance(lazy, Failure) and lazy.kind is FailureKind.WRONG_RESULT
+    assert isinstance(lazy, Failure)
+    assert lazy.kind is FailureKind.WRONG_RESULT
 
 
 @pytest.mark.parametrize(
@@ -107,7 +112,8 @@ def test_a_candidate_that_takes_the_session_along_costs_only_itself(builder, mea
     prepared, [right] = built(builder, task, "")
     measurer.prepare(prepared)
     failure = measurer.measure(library_for(builder, task, kernels.libc(*call)), None)
-    assert isinstance(failure, Failure) and (failure.stage, failure.kind) == (Stage.RUN, kind)
+    assert isinstance(failure, Failure)
+    assert (failure.stage, failure.kind) == (Stage.RUN, kind)
     assert isinstance(measurer.measure(right, None), Timing), "the session is reopened"
 
 
@@ -116,18 +122,21 @@ def test_a_library_that_does_not_load_is_a_failure(builder, measurer, kernels):
     prepared, _ = built(builder, task)
     measurer.prepare(prepared)
     failure = measurer.measure(Artifact(Candidate(task.workload, "[]"), b"not a library"), None)
-    assert isinstance(failure, Failure) and (failure.stage, failure.kind) == (Stage.LOAD, FailureKind.ERROR)
+    assert isinstance(failure, Failure)
+    assert (failure.stage, failure.kind) == (Stage.LOAD, FailureKind.ERROR)
 
 
 def test_failed_builds_are_failures(builder, pool, target, kernels):
     task = kernels.add()
     _, [bad, good] = built(builder, task, '[[["NoSuchInstruction",[],[],[]]],[]]', "")
-    assert isinstance(bad, Failure) and (bad.stage, bad.kind) == (Stage.BUILD, FailureKind.ERROR)
+    assert isinstance(bad, Failure)
+    assert (bad.stage, bad.kind) == (Stage.BUILD, FailureKind.ERROR)
     assert "NoSuchInstruction" in bad.message
     assert isinstance(good, Artifact)
     impatient = Builder(pool, target, timeout_s=0.0, reference_timeout_s=60)
     _, [late] = impatient.build(kernels.matmul(96), [Candidate("x", "")], prepare=False)
-    assert isinstance(late, Failure) and late.kind is FailureKind.TIMEOUT
+    assert isinstance(late, Failure)
+    assert late.kind is FailureKind.TIMEOUT
 
 
 def test_a_kernel_without_a_reference_is_refused(builder, kernels):

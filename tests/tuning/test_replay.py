@@ -62,7 +62,8 @@ def test_every_task_gets_a_first_batch_the_heaviest_first(logs, target):
     order = list(dict.fromkeys(c.workload for c in device.measured))
     assert order == [tasks[1].workload, tasks[2].workload, tasks[0].workload]
     assert all(count >= 4 for count in trials(outcome).values())
-    assert outcome.trials_spent == 24 and outcome.budget_ended
+    assert outcome.trials_spent == 24
+    assert outcome.budget_ended
 
 
 def test_a_budget_below_the_number_of_tasks_goes_to_the_heaviest(logs, target):
@@ -94,7 +95,8 @@ def test_a_task_that_stops_improving_stops_and_the_run_ends_early(logs, target):
     records = recording(one, [1e-3] * 500) + recording(two, falling(1e-3, 0.9, 10) + [4e-4] * 400)
     outcome, _ = replay([one, two], records, logs, target, trials=10_000)
     assert [t.status for t in outcome.tasks] == [TaskStatus.STOPPED] * 2
-    assert outcome.trials_spent < 120 and not outcome.budget_ended
+    assert outcome.trials_spent < 120
+    assert not outcome.budget_ended
     assert outcome.tasks[1].best_s == pytest.approx(1e-3 * 0.9**9)
 
 
@@ -110,7 +112,9 @@ def test_a_task_without_a_working_candidate_is_set_aside_with_its_reason(logs, t
     records = recording(good, [1e-3] * 20) + recording(bad, [None] * 100)
     outcome, _ = replay([good, bad], records, logs, target, trials=60)
     [aside] = outcome.set_aside
-    assert aside.task is bad and "12 candidates failed" in aside.reason and "no" in aside.reason
+    assert aside.task is bad
+    assert "12 candidates failed" in aside.reason
+    assert "no" in aside.reason
     assert outcome.failures == {"error": aside.trials}
     assert outcome.tasks[0].status is TaskStatus.EXHAUSTED
     assert outcome.tasks[0].trials == 20
@@ -121,7 +125,8 @@ def test_some_failures_are_only_counted(logs, target):
     one = task("one")
     outcome, _ = replay([one], recording(one, [None] * 8 + [1e-3] * 8), logs, target, trials=16)
     assert outcome.tasks[0].best_s == 1e-3
-    assert outcome.tasks[0].failures == 8 and outcome.tasks[0].trials == 16
+    assert outcome.tasks[0].failures == 8
+    assert outcome.tasks[0].trials == 16
 
 
 def test_a_second_identical_run_spends_nothing(logs, target):
@@ -144,7 +149,8 @@ def test_stopped_and_set_aside_tasks_stay_so_in_the_next_run(logs, target):
     records = recording(one, [1e-3] * 500) + recording(bad, [None] * 100)
     replay([one, bad], records, logs, target, trials=1000)
     again, device = replay([one, bad], records, logs, target, trials=1000)
-    assert again.trials_spent == 0 and device.measured == []
+    assert again.trials_spent == 0
+    assert device.measured == []
     assert [t.status for t in again.tasks] == [TaskStatus.STOPPED, TaskStatus.SET_ASIDE]
 
 
@@ -159,14 +165,18 @@ def test_another_device_s_records_are_not_this_one_s(logs, target):
 def test_no_time_no_trials(logs, target):
     one = task("one")
     outcome, device = replay([one], recording(one, [1e-3] * 8), logs, target, time_s=0.0)
-    assert outcome.trials_spent == 0 and device.measured == [] and outcome.budget_ended
+    assert outcome.trials_spent == 0
+    assert device.measured == []
+    assert outcome.budget_ended
 
 
 def test_drift_is_reported_and_the_batch_measured_again_once(logs, target):
     one = task("one")
     pulses = [1e-4, 1.5e-4, 1.5e-4, 1.5e-4, 1e-4, 1e-4]
     outcome, device = replay([one], recording(one, [1e-3] * 8), logs, target, pulses=pulses, trials=8)
-    assert outcome.drift.batches == 2 and outcome.drift.remeasured == 1 and outcome.drift.unsteady == 0
+    assert outcome.drift.batches == 2
+    assert outcome.drift.remeasured == 1
+    assert outcome.drift.unsteady == 0
     assert outcome.drift.spread == pytest.approx(0.5)
     assert len(device.measured) == 12, "the first batch of four was measured twice"
     assert outcome.trials_spent == 8
@@ -176,7 +186,8 @@ def test_a_device_that_never_steadies_does_not_loop(logs, target):
     one = task("one")
     pulses = [1e-4, 2e-4] * 100
     outcome, device = replay([one], recording(one, [1e-3] * 16), logs, target, pulses=pulses, trials=16)
-    assert outcome.trials_spent == 16 and len(device.measured) == 32
+    assert outcome.trials_spent == 16
+    assert len(device.measured) == 32
     assert outcome.drift.unsteady == outcome.drift.remeasured == outcome.drift.batches
 
 
@@ -192,11 +203,18 @@ def test_progress_tells_the_state(logs, target):
     one = task("one", weight=3, flops=2e6)
     seen = []
     replay_run(
-        [one], target, ReplayDevice(recording(one, [2e-3, 1e-3, None, 1e-3])), logs, Budget(trials=4), OPTIONS,
+        [one],
+        target,
+        ReplayDevice(recording(one, [2e-3, 1e-3, None, 1e-3])),
+        logs,
+        Budget(trials=4),
+        OPTIONS,
         progress=seen.append,
     )
     last = seen[-1]
-    assert last.trials_spent == 4 and last.trials_left == 0 and last.failures == {"error": 1}
+    assert last.trials_spent == 4
+    assert last.trials_left == 0
+    assert last.failures == {"error": 1}
     assert last.latency_s == pytest.approx(3e-3)
     assert last.tasks[0].gflops == pytest.approx(2.0)
     assert [p.trials_spent for p in seen] == sorted(p.trials_spent for p in seen)
@@ -212,7 +230,7 @@ def test_the_policy_beats_equal_shares(logs, target):
     for t, best in zip(tasks, bests, strict=True):
         spread = draw.choice([1.1, 8.0])
         records += recording(t, [best * draw.uniform(1, spread) for _ in range(200)])
-    outcome, device = replay(tasks, records, logs, target, trials=300)
+    outcome, _device = replay(tasks, records, logs, target, trials=300)
     table = {t.workload: [r.outcome.median_s for r in records if r.workload == t.workload] for t in tasks}
     equal = sum(t.weight * min(table[t.workload][:30]) for t in tasks)
     assert outcome.latency_s <= equal

@@ -14,8 +14,6 @@ from edgetune.tuning.spaces import stock_spaces
 FAILED = Failure(Stage.BUILD, FailureKind.ERROR, "no")
 
 
-
-
 @pytest.fixture
 def settings(target):
     return SearchSettings(target, stock_spaces, seed=3, threads=2)
@@ -42,7 +40,8 @@ def test_the_first_candidate_is_the_first_space_s_own(settings, kernels, target)
     begin = trace_text(default.trace)
     assert tvm_ffi.structural_equal(apply_trace(begin, module_of(task)).mod, default.mod)
     assert first.trace.startswith(begin.split("]],[[")[0])
-    assert first.workload == task.workload and scheduled is not None
+    assert first.workload == task.workload
+    assert scheduled is not None
 
 
 def test_candidates_are_distinct_in_trace_and_code_and_apply(settings, kernels):
@@ -75,7 +74,10 @@ def test_a_record_that_no_longer_fits_does_no_harm(settings, kernels):
 
     task = kernels.matmul()
     foreign = start(settings, kernels.conv()).propose(1)[0]
-    known = [(Candidate(task.workload, foreign.trace), Timing((1e-9,))), (Candidate(task.workload, "{"), FAILED)]
+    known = [
+        (Candidate(task.workload, foreign.trace), Timing((1e-9,))),
+        (Candidate(task.workload, "{"), FAILED),
+    ]
     assert start(settings, task, known).propose(4)
 
 
@@ -106,7 +108,8 @@ def test_the_cost_model_learns_what_is_fast():
     features = [draw.random(20).astype(np.float32) for _ in range(300)]
     times = [1e-3 * (1 + 4 * float(f[3])) for f in features]
     model = CostModel(1, 2)
-    assert not model.is_trained and len(model.guess(5)) == 5
+    assert not model.is_trained
+    assert len(model.guess(5)) == 5
     model.add("w", features[:200], times[:200])
     assert model.is_trained
     scores = model.predict(features[200:])

@@ -55,7 +55,8 @@ def test_a_failing_call_is_an_outcome_and_the_others_go_on(light, call, kind, me
     good = Call(abs, (-1,), 5)
     first, failed, last = outcomes(light, [good, call, good])
     assert (first, last) == (1, 1)
-    assert isinstance(failed, kind) and message in str(failed)
+    assert isinstance(failed, kind)
+    assert message in str(failed)
     with pytest.raises(kind):
         light.call(*call[:1], *call.arguments, timeout_s=call.timeout_s)
 
@@ -81,7 +82,8 @@ def test_a_context_is_sent_to_each_worker_once(light):
         return (1,) if known else (2,)
 
     results = outcomes(light, [Call(pow, (3,), 5) for _ in range(8)], context=("key", context))
-    assert seen.count(False) <= 2 and seen.count(True) >= 6
+    assert seen.count(False) <= 2
+    assert seen.count(True) >= 6
     assert sorted(results) == [1] * seen.count(True) + [8] * seen.count(False)
 
 
@@ -118,9 +120,12 @@ def test_leaving_the_context_ends_everything():
 
 
 def test_a_server_that_cannot_import_says_so():
-    with ForkServer(preload=("no_such_module",)) as server, WorkerPool(server, 1) as pool:
-        with pytest.raises(TuningError, match="import tvm"):
-            pool.call(abs, 1, timeout_s=5)
+    with (
+        ForkServer(preload=("no_such_module",)) as server,
+        WorkerPool(server, 1) as pool,
+        pytest.raises(TuningError, match="import tvm"),
+    ):
+        pool.call(abs, 1, timeout_s=5)
 
 
 def test_nothing_survives_when_the_owner_is_killed():
