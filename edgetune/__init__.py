@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from edgetune.api import benchmark, check, compare, compile, tune
+    from edgetune.benchmarking.results import BenchmarkResult
+    from edgetune.checking import CheckResult
     from edgetune.errors import (
         BudgetError,
         BundleError,
@@ -36,7 +38,10 @@ __version__ = "0.1.0"
 
 _HOME = {
     **dict.fromkeys(("benchmark", "check", "compare", "compile", "tune"), "edgetune.api"),
-    **dict.fromkeys(("CompareResult",), "edgetune.records"),
+    "BenchmarkResult": "edgetune.benchmarking.results",
+    "CheckResult": "edgetune.checking",
+    "CompareResult": "edgetune.records",
+    "Watcher": "edgetune.watcher",
     **dict.fromkeys(("CompileResult", "TuneResult"), "edgetune.results"),
     **dict.fromkeys(("LoadedModel", "load"), "edgetune.runtime"),
     "Watcher": "edgetune.watcher",
@@ -44,8 +49,10 @@ _HOME = {
 """Where a public name is defined; the others are errors."""
 
 __all__ = [
+    "BenchmarkResult",
     "BudgetError",
     "BundleError",
+    "CheckResult",
     "CompareResult",
     "CompileResult",
     "DeviceError",

@@ -33,10 +33,10 @@ def check(
     its reason, parameters, floating-point operations and the number of tuning tasks. Takes seconds
     and spends no trials. Exit code 1 when the model cannot be compiled.
     """
-    from edgetune.checking import check as stage
-    from edgetune.config import load_settings
-
     with Output(json=json, verbose=verbose, quiet=quiet) as out:
+        from edgetune.api import check as stage
+        from edgetune.config import load_settings
+
         settings = load_settings({"target": target}).settings
         result = stage(
             model,
