@@ -7,6 +7,7 @@ turns into vectors. Clip and ReLU keep NaN, as ONNX asks, at no cost.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -46,7 +47,7 @@ def exp(x: te.PrimExpr) -> te.PrimExpr:
 
     2^n * e^r with n = round(x / ln 2) and |r| <= ln(2) / 2; e^r by the polynomial of Cephes' ``expf``
     (S. Moshier, netlib.org/cephes). ln 2 is subtracted in two parts (Cody and Waite) to keep r exact. Overflow gives
-    infinity, underflow zero, NaN stays.
+    infinity, NaN stays; below the smallest normal number the result is zero.
     """
     if _dtype(x) != "float32":
         return te.exp(x)
@@ -55,7 +56,8 @@ def exp(x: te.PrimExpr) -> te.PrimExpr:
         return tirx.const(value, "float32")
 
     low, high = number(-87.33654), number(88.72283)
-    bounded = te.max(te.min(x, high), low)
+    # Comparisons with NaN are false: it passes through here, and with it through the polynomial.
+    bounded = tirx.Select(x > high, high, tirx.Select(x < low, low, x))
     n = te.floor(bounded * number(1.44269504088896341) + number(0.5))
     r = bounded - n * number(0.693359375) - n * number(-2.12194440e-4)
     polynomial = number(1.9875691500e-4)
@@ -63,24 +65,28 @@ def exp(x: te.PrimExpr) -> te.PrimExpr:
         polynomial = polynomial * r + number(coefficient)
     power = polynomial * r * r + r + number(1.0)
     # 2^n by writing n into the exponent, half of it twice so that n = 128 does not overflow on the way.
-    half = (n * number(0.5)).astype("int32")
-    rest = n.astype("int32") - half
+    # The maximum makes a number of NaN, of which there is no integer.
+    whole = te.max(n, number(-127)).astype("int32")
+    half = whole >> tirx.const(1, "int32")
+    rest = whole - half
     bias, shift = tirx.const(127, "int32"), tirx.const(23, "int32")
     scale = [tirx.reinterpret("float32", (part + bias) << shift) for part in (half, rest)]
     result = power * scale[0] * scale[1]
     result = tirx.Select(x > high, number(float("inf")), result)
-    result = tirx.Select(x < low, number(0.0), result)
-    return tirx.Select(x == x, result, x)
+    return tirx.Select(x < low, number(0.0), result)
 
 
 def sigmoid(x: te.PrimExpr) -> te.PrimExpr:
-    """1 / (1 + e^-x)."""
+    """1 / (1 + e^-x), within 3 units in the last place in float32."""
     one = tirx.const(1, _dtype(x))
     return one / (one + exp(-x))
 
 
 def tanh(x: te.PrimExpr) -> te.PrimExpr:
-    """Hyperbolic tangent in float32: 1 - 2 / (e^2x + 1) away from zero, a polynomial near it (Cephes ``tanhf``)."""
+    """Hyperbolic tangent in float32, within 2 units in the last place; other types go to the C library.
+
+    1 - 2 / (e^2x + 1) away from zero, a polynomial near it (Cephes ``tanhf``).
+    """
     if _dtype(x) != "float32":
         return te.tanh(x)
 
@@ -99,7 +105,12 @@ def tanh(x: te.PrimExpr) -> te.PrimExpr:
 
 
 def power(x: te.PrimExpr, exponent: float) -> te.PrimExpr:
-    """x to a constant power; multiples of a quarter from -2 to 2 and small whole numbers by roots and products."""
+    """x to a constant power; multiples of a quarter below 5 in size by roots and products.
+
+    These are within 5 units in the last place in float32. The roots of minus infinity are NaN.
+    """
+    if not math.isfinite(exponent):
+        return te.power(x, tirx.const(exponent, _dtype(x)))
     if exponent < 0:
         return tirx.const(1, _dtype(x)) / power(x, -exponent)
     whole, quarters = int(exponent), (exponent - int(exponent)) * 4
