@@ -9,6 +9,7 @@ values that no result depends on, because the weights that would read them are z
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,8 +18,11 @@ import numpy as np
 import tvm
 from tvm import relax, te
 
+from edgetune.graph.refusal import REFUSALS, reason
 from edgetune.kernels.schedules import unflatten
 from edgetune.targets import Target
+
+_LOGGER = logging.getLogger("edgetune.graph")
 
 
 @dataclass(frozen=True)
@@ -88,8 +92,7 @@ class Rewriter:
             if folded is not None:
                 self._plain[var] = folded
                 return
-            rule = self.rules.get(value.op.name)
-            result = rule(self, value) if rule is not None and not _has_empty_tensor(value) else None
+            result = self._apply_rule(value)
             if isinstance(result, BlockedValue):
                 self._blocked[var] = result
                 return
@@ -97,6 +100,17 @@ class Rewriter:
                 self._plain[var] = result
                 return
         self._plain[var] = self._emit(self._substitute(value))
+
+    def _apply_rule(self, call: Any) -> Any:
+        """What the operator's rule makes of a call; None where there is none, or it declines or fails."""
+        rule = self.rules.get(call.op.name)
+        if rule is None or _has_empty_tensor(call):
+            return None
+        try:
+            return rule(self, call)
+        except REFUSALS as error:
+            _LOGGER.warning("%s is computed in plain layout: %s: %s", call.op.name, type(error).__name__, reason(error))
+            return None
 
     def _fold(self, call: Any) -> Any:
         """Shape-only operators on constants (bias reshapes, weight transposes), folded with NumPy."""
@@ -212,7 +226,7 @@ def _is_straight(binding: Any) -> bool:
 
 
 def _has_empty_tensor(call: Any) -> bool:
-    """Whether an operand or the result has no elements: there is nothing to make fast, and geometry divides by zero."""
+    """Whether an operand or the result has no elements: nothing to make fast, and geometry divides by zero."""
     types = [expr.ty for expr in (call, *call.args) if isinstance(expr.ty, relax.TensorType)]
     return any(isinstance(d, tvm.tirx.IntImm) and int(d) == 0 for ty in types for d in ty.shape or ())
 

@@ -13,6 +13,7 @@ import tvm
 from tvm import relax
 
 from edgetune.graph.lower import Lowered, as_kernel
+from edgetune.graph.refusal import refusing
 from edgetune.kernels.registry import default_schedule
 from edgetune.records import Choice, CompiledModel, Task
 from edgetune.targets import Target
@@ -29,10 +30,12 @@ def compile_model(lowered: Lowered, choices: Sequence[Choice], target: Target) -
 
     Raises:
         ToolchainError: the library cannot be linked.
+        UnsupportedModelError: TVM cannot generate code for a kernel.
     """
     mod = _schedule_kernels(lowered, {choice.task.workload: choice.trace for choice in choices}, target)
     mod, weights = lift_weights(mod)
-    executable = relax.build(mod, target=target.tvm(), relax_pipeline=_vm_pipeline(), exec_mode="bytecode")
+    with refusing(f"compiled for {target.name}"):
+        executable = relax.build(mod, target=target.tvm(), relax_pipeline=_vm_pipeline(), exec_mode="bytecode")
     with tempfile.TemporaryDirectory(prefix="edgetune-") as folder:
         path = Path(folder, "model.so")
         executable.export_library(

@@ -12,6 +12,7 @@ from tvm import relax
 from edgetune.graph.blocked import Rewriter
 from edgetune.graph.importer import import_onnx
 from edgetune.graph.legalize import legalizations
+from edgetune.graph.refusal import refusing
 from edgetune.graph.rules import rules
 from edgetune.graph.workload import kernel_flops, workload_hash
 from edgetune.kernels.registry import kind_of
@@ -40,10 +41,10 @@ def lower(prepared: PreparedModel, target: Target) -> Lowered:
     """Lower a prepared model for a target.
 
     Raises:
-        UnsupportedModelError: TVM cannot import a node.
+        UnsupportedModelError: TVM cannot import a node, or refuses what it imported.
     """
     mod = import_onnx(prepared.onnx)
-    with target.tvm():
+    with refusing("lowered"), target.tvm():
         mod = relax.transform.DecomposeOpsForInference()(mod)
         if target.kind == "llvm":
             mod = Rewriter(mod, target, rules()).run()
