@@ -302,19 +302,24 @@ def _latency(before: BenchmarkResult | None, after: BenchmarkResult | None) -> L
 
 
 def _task_results(outcome: TuningOutcome, choices: Sequence[Choice]) -> tuple[TaskResult, ...]:
+    """The tasks with the times of the schedules that went into the bundle."""
     by_workload = {choice.task.workload: choice for choice in choices}
-    return tuple(
-        TaskResult(
-            name=task.task.name,
-            weight=task.task.weight,
-            trials=task.trials,
-            best_us=None if task.best_s is None else task.best_s * 1e6,
-            gflops=task.gflops,
-            source=by_workload[task.task.workload].source,
-            problem=task.reason,
+    results = []
+    for tuned in outcome.tasks:
+        choice = by_workload[tuned.task.workload]
+        best_s = choice.best_s
+        results.append(
+            TaskResult(
+                name=tuned.task.name,
+                weight=tuned.task.weight,
+                trials=tuned.trials,
+                best_us=None if best_s is None else best_s * 1e6,
+                gflops=tuned.task.flops / best_s / 1e9 if best_s and tuned.task.flops else None,
+                source=choice.source,
+                problem=tuned.reason,
+            )
         )
-        for task in outcome.tasks
-    )
+    return tuple(results)
 
 
 def _tuning_notes(outcome: TuningOutcome) -> tuple[str, ...]:

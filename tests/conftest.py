@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,6 +39,21 @@ class StandIn:
 
         options.setdefault("check", None)
         return write_bundle(out, self.compiled, self.prepared, self.target, self.choices, **options)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _settings_of_nobody(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Neither the settings nor the tuning logs of whoever runs the tests are read or written."""
+    kept = {name: value for name, value in os.environ.items() if name.startswith(("EDGETUNE_", "XDG_"))}
+    for name in kept:
+        if name not in ("XDG_CACHE_HOME", "EDGETUNE_MODELS_CACHE"):
+            del os.environ[name]
+    home = tmp_path_factory.mktemp("home")
+    os.environ |= {"XDG_CONFIG_HOME": str(home / "config"), "XDG_DATA_HOME": str(home / "data")}
+    yield
+    os.environ.pop("XDG_CONFIG_HOME")
+    os.environ.pop("XDG_DATA_HOME")
+    os.environ |= kept
 
 
 def passed(_: Path) -> CompareResult:
@@ -129,6 +144,16 @@ def local_target() -> Target:
     from edgetune.targets import detect_local
 
     return detect_local()
+
+
+@pytest.fixture(scope="session")
+def conv_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The small convolution network as an ONNX file."""
+    import onnx
+
+    path = tmp_path_factory.mktemp("model") / "conv.onnx"
+    onnx.save(conv_model(), path)
+    return path
 
 
 @pytest.fixture(scope="session")

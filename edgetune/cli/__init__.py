@@ -26,7 +26,7 @@ COMMANDS: dict[str, str] = {
     "targets": "List, show and detect targets: what kernels are compiled for.",
     "tracker": "Start an RPC tracker: where runners register and devices are leased.",
     "runner": "Start a runner on this machine and register it with a tracker.",
-    "logs": "Inspect, move and clean the tuning logs.",
+    "logs": "Inspect, move and clean the tuning logs, where every measured candidate is kept.",
     "models": "List and fetch the public models of the tests and benchmarks.",
     "config": "Show the settings and where each came from.",
 }
