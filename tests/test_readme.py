@@ -62,7 +62,7 @@ def test_the_budgets_that_are_shortened_are_there() -> None:
     assert all(any(text in command for command in commands()) for text in SHORTER)
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_the_tour(tour: Path) -> None:
     assert "can be compiled" in output(tour, "edgetune check")
     assert "verified against ONNX Runtime" in output(tour, "edgetune tune")
