@@ -80,9 +80,15 @@ def main() -> int:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="*", metavar="NAME[=TRIALS]", help="default: every model that imports")
-    parser.add_argument("--time", default="60s", help="tuning time of a model without TRIALS (default 60s; 0: none)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "models", nargs="*", metavar="NAME[=TRIALS]", help="default: every model that imports"
+    )
+    parser.add_argument(
+        "--time", default="60s", help="tuning time of a model without TRIALS (default 60s; 0: none)"
+    )
     parser.add_argument("--threads", type=int, default=load_target("local").threads)
     parser.add_argument("--logs", default=str(ROOT / "benchmarks/results/records.db"))
     parser.add_argument("--out", default=str(ROOT / "benchmarks/results"))
@@ -161,7 +167,11 @@ def _onnxruntime() -> str:
 
 
 def _save(rows: list[Row], out: Path) -> None:
-    data: dict[str, Any] = {"cpu": model_name(), "versions": versions(), "rows": [asdict(row) for row in rows]}
+    data: dict[str, Any] = {
+        "cpu": model_name(),
+        "versions": versions(),
+        "rows": [asdict(row) for row in rows],
+    }
     (out / "models.json").write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
 
 

@@ -98,7 +98,7 @@ def passes_onnxruntime(case: Any) -> bool:
 def difference(expected: list[Any], got: list[Any], case: Any) -> str:
     """What differs by more than the case's tolerance; empty where nothing does."""
     for index, (want, have) in enumerate(zip(expected, got, strict=True)):
-        if isinstance(want, (list, str)) or want is None or getattr(want, "dtype", None) == object:
+        if isinstance(want, (list, str)) or want is None or getattr(want, "dtype", None) == np.object_:
             if not isinstance(want, np.ndarray) or not np.array_equal(want, have):
                 return f"output {index} is no tensor of numbers"
             continue
@@ -123,10 +123,14 @@ def settings(case: Any) -> dict[str, np.ndarray]:
     found = {}
     for name, value in list(zip(names, case.data_sets[0][0], strict=False))[0:]:
         array = np.asarray(value) if not isinstance(value, list) else None
-        if array is not None and array.ndim <= 1 and array.size <= MAX_SETTING_ELEMENTS and array.dtype != object:
+        if (
+            array is not None
+            and array.ndim <= 1
+            and array.size <= MAX_SETTING_ELEMENTS
+            and array.dtype != object
+        ):
             found[name] = array
-    integers = {n: a for n, a in found.items() if a.dtype.kind in "iub"}
-    return integers
+    return {n: a for n, a in found.items() if a.dtype.kind in "iub"}
 
 
 def run_case(case: Any, target: Any) -> tuple[str, str, tuple[str, ...]]:
@@ -218,7 +222,9 @@ def worker(pipe: Connection, match: str | None) -> None:
         except Exception as error:
             lines = str(error).strip().splitlines() or [""]
             state, reason, frozen = "failed", f"{type(error).__name__}: {lines[-1][:300]}", ()
-        pipe.send(Outcome(name, operator_of(case), state, reason, reference, frozen, time.monotonic() - start))
+        pipe.send(
+            Outcome(name, operator_of(case), state, reason, reference, frozen, time.monotonic() - start)
+        )
 
 
 @dataclass
@@ -276,7 +282,9 @@ def run_all(known: dict[str, Any], match: str | None, workers: int, timeout_s: f
                 s.process.join()
                 seats.remove(s)
                 if s.case:
-                    reason = f"exit code {s.process.exitcode}" if lost == "crashed" else f"over {timeout_s:.0f} s"
+                    reason = (
+                        f"exit code {s.process.exitcode}" if lost == "crashed" else f"over {timeout_s:.0f} s"
+                    )
                     outcomes.append(Outcome(s.case, operator_of(known[s.case]), lost, reason, s.reference))
                 if queue:
                     seats.append(seat())
@@ -294,7 +302,10 @@ def show(outcomes: list[Outcome], total: int) -> None:
 def summary(outcomes: list[Outcome]) -> str:
     """Counts over all cases and over those that ONNX Runtime passes."""
     lines = []
-    for title, chosen in (("all cases", outcomes), ("that ONNX Runtime passes", [o for o in outcomes if o.reference])):
+    for title, chosen in (
+        ("all cases", outcomes),
+        ("that ONNX Runtime passes", [o for o in outcomes if o.reference]),
+    ):
         counts = Counter(o.state for o in chosen)
         lines.append(f"{title}: {len(chosen)}; " + ", ".join(f"{counts[s]} {s}" for s in STATES))
     return "\n".join(lines)
@@ -339,7 +350,9 @@ def _short(reason: str) -> str:
 
 def main() -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--match", help="only cases whose name matches this regular expression")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--timeout", type=float, default=60.0, help="seconds for one case")
@@ -354,7 +367,9 @@ def main() -> None:
     if options.list:
         for o in outcomes:
             if o.state != "right":
-                print(f"{o.case}: {o.state}{'' if o.reference else ' (so is ONNX Runtime)'}: {_short(o.reason)}")
+                print(
+                    f"{o.case}: {o.state}{'' if o.reference else ' (so is ONNX Runtime)'}: {_short(o.reason)}"
+                )
     if not options.match:
         (ROOT / "docs" / "operators.md").write_text(table(outcomes, time.monotonic() - start))
     print(summary(outcomes))

@@ -41,7 +41,6 @@ _HOME = {
     "BenchmarkResult": "edgetune.benchmarking.results",
     "CheckResult": "edgetune.checking",
     "CompareResult": "edgetune.records",
-    "Watcher": "edgetune.watcher",
     **dict.fromkeys(("CompileResult", "TuneResult"), "edgetune.results"),
     **dict.fromkeys(("LoadedModel", "load"), "edgetune.runtime"),
     "Watcher": "edgetune.watcher",

@@ -109,7 +109,9 @@ class Rewriter:
         try:
             return rule(self, call)
         except REFUSALS as error:
-            _LOGGER.warning("%s is computed in plain layout: %s: %s", call.op.name, type(error).__name__, reason(error))
+            _LOGGER.warning(
+                "%s is computed in plain layout: %s: %s", call.op.name, type(error).__name__, reason(error)
+            )
             return None
 
     def _fold(self, call: Any) -> Any:
@@ -118,7 +120,9 @@ class Rewriter:
         if fold is None:
             return None
         array = self.constant(call.args[0])
-        return None if array is None else relax.const(np.ascontiguousarray(fold(array, call)), str(array.dtype))
+        return (
+            None if array is None else relax.const(np.ascontiguousarray(fold(array, call)), str(array.dtype))
+        )
 
     def _emit(self, value: Any) -> Any:
         if isinstance(value, (tvm.ir.GenericConst, relax.Var, relax.ShapeExpr)):

@@ -35,11 +35,16 @@ def compile_model(lowered: Lowered, choices: Sequence[Choice], target: Target) -
     mod = _schedule_kernels(lowered, {choice.task.workload: choice.trace for choice in choices}, target)
     mod, weights = lift_weights(mod)
     with refusing(f"compiled for {target.name}"):
-        executable = relax.build(mod, target=target.tvm(), relax_pipeline=_vm_pipeline(), exec_mode="bytecode")
+        executable = relax.build(
+            mod, target=target.tvm(), relax_pipeline=_vm_pipeline(), exec_mode="bytecode"
+        )
     with tempfile.TemporaryDirectory(prefix="edgetune-") as folder:
         path = Path(folder, "model.so")
         executable.export_library(
-            str(path), fcompile=lambda out, objects, **_: link_shared([Path(o) for o in objects], Path(out), target.mtriple)
+            str(path),
+            fcompile=lambda out, objects, **_: link_shared(
+                [Path(o) for o in objects], Path(out), target.mtriple
+            ),
         )
         library = path.read_bytes()
     names = {task.workload: task.name for task in lowered.tasks}

@@ -18,7 +18,7 @@ import numpy as np
 import onnx
 import tvm
 from tvm import relax, te
-from tvm.relax.frontend.onnx import from_onnx, onnx_frontend
+from tvm.relax.frontend.onnx import from_onnx, onnx_frontend  # noqa: TID251  # the gaps are filled here
 
 from edgetune.errors import UnsupportedModelError
 from edgetune.graph.converters import CONVERTERS
@@ -101,11 +101,8 @@ class _Clip(onnx_frontend.Clip):
 
     @classmethod
     def _impl_v13(cls, bb: Any, inputs: Any, attr: Any, params: Any) -> Any:
-        bounds = [_scalar(bound) for bound in (inputs[1], inputs[2])]
-        if not _is_float32(inputs[0]) or any(b is None or np.isnan(b) for b in bounds):
-            return super()._impl_v13(bb, inputs, attr, params)
-        low, high = -np.inf if inputs[1] is None else bounds[0], np.inf if inputs[2] is None else bounds[1]
-        if inputs[1] is None or inputs[2] is None:
+        low, high = _scalar(inputs[1]), _scalar(inputs[2])
+        if not _is_float32(inputs[0]) or low is None or high is None or np.isnan(low) or np.isnan(high):
             return super()._impl_v13(bb, inputs, attr, params)
         return relax.op.clip(inputs[0], float(low), float(high))
 
@@ -113,7 +110,7 @@ class _Clip(onnx_frontend.Clip):
 def _variadic(base: type, binary: Converter) -> type:
     """A converter that folds any number of inputs with a binary operator."""
 
-    class Variadic(base):  # type: ignore[misc]
+    class Variadic(base):
         @classmethod
         def _impl_v1(cls, bb: Any, inputs: Any, attr: Any, params: Any) -> Any:
             operands = [x for x in inputs if x is not None]
@@ -129,8 +126,10 @@ class _BatchNormalization(onnx_frontend.BatchNormalization):
 
     @classmethod
     def _fold(cls, inputs: Any, attr: Any) -> Any:
-        arrays = [np.asarray(x.value.numpy(), np.float64) if isinstance(x, tvm.ir.GenericConst) else None for x in inputs[1:5]]
-        if attr["tvm_custom"]["num_outputs"] > 1 or any(a is None for a in arrays) or not _is_float32(inputs[0]):
+        arrays = [
+            np.asarray(x.value.numpy(), np.float64) for x in inputs[1:5] if isinstance(x, tvm.ir.GenericConst)
+        ]
+        if attr["tvm_custom"]["num_outputs"] > 1 or len(arrays) < 4 or not _is_float32(inputs[0]):
             return None
         gamma, beta, mean, variance = arrays
         scale = gamma / np.sqrt(variance + float(attr.get("epsilon", 1e-5)))
@@ -153,7 +152,9 @@ class _Lrn(onnx_frontend.LocalResponseNormalization):
         if not _is_float32(inputs[0]):
             return super()._impl_v13(bb, inputs, attr, params)
         size = int(attr["size"])
-        alpha, beta, bias = (float(attr.get(k, d)) for k, d in (("alpha", 1e-4), ("beta", 0.75), ("bias", 1.0)))
+        alpha, beta, bias = (
+            float(attr.get(k, d)) for k, d in (("alpha", 1e-4), ("beta", 0.75), ("bias", 1.0))
+        )
 
         def lrn(x: te.Tensor) -> te.Tensor:
             channels, before = x.shape[1], (size - 1) // 2
@@ -170,7 +171,9 @@ class _Lrn(onnx_frontend.LocalResponseNormalization):
                 return te.sum(te.if_then_else(inside, squares(n, c + k - before, *rest), 0.0), axis=k)
 
             total = te.compute(x.shape, window, name="window_sum")
-            return te.compute(x.shape, lambda *i: x(*i) * power(total(*i) * (alpha / size) + bias, -beta), name="lrn")
+            return te.compute(
+                x.shape, lambda *i: x(*i) * power(total(*i) * (alpha / size) + bias, -beta), name="lrn"
+            )
 
         return bb.emit_te(lrn, inputs[0], primfunc_name_hint="lrn")
 
@@ -189,7 +192,14 @@ def _is_float32(x: Any) -> bool:
 
 
 _OTHER_DOMAINS = frozenset(
-    {"Attention", "BiasGelu", "EmbedLayerNormalization", "FastGelu", "MatMulInteger16", "SkipLayerNormalization"}
+    {
+        "Attention",
+        "BiasGelu",
+        "EmbedLayerNormalization",
+        "FastGelu",
+        "MatMulInteger16",
+        "SkipLayerNormalization",
+    }
 )
 """Under these names the importer has operators of ``com.microsoft``."""
 

@@ -37,13 +37,13 @@ def _dtype(x: te.PrimExpr) -> str:
 
 
 def relu(x: te.PrimExpr) -> te.PrimExpr:
-    """max(x, 0), NaN kept: a comparison with NaN is false."""
+    """Give max(x, 0), NaN kept: a comparison with NaN is false."""
     zero = tirx.const(0, _dtype(x))
     return tirx.Select(x < zero, zero, x)
 
 
 def exp(x: te.PrimExpr) -> te.PrimExpr:
-    """e to the x in float32, within 2 units in the last place; other types go to the C library.
+    """Give e to the x in float32, within 2 units in the last place; other types go to the C library.
 
     2^n * e^r with n = round(x / ln 2) and |r| <= ln(2) / 2; e^r by the polynomial of Cephes' ``expf``
     (S. Moshier, netlib.org/cephes). ln 2 is subtracted in two parts (Cody and Waite) to keep r exact. Overflow gives
@@ -105,7 +105,7 @@ def tanh(x: te.PrimExpr) -> te.PrimExpr:
 
 
 def power(x: te.PrimExpr, exponent: float) -> te.PrimExpr:
-    """x to a constant power; multiples of a quarter below 5 in size by roots and products.
+    """Give x to a constant power; multiples of a quarter below 5 in size by roots and products.
 
     These are within 5 units in the last place in float32. The roots of minus infinity are NaN.
     """
@@ -127,7 +127,12 @@ def power(x: te.PrimExpr, exponent: float) -> te.PrimExpr:
 def _power(builder: relax.BlockBuilder, call: Any) -> Any:
     exponent = call.args[1]
     constant = np.asarray(exponent.value.numpy()) if isinstance(exponent, tvm.ir.GenericConst) else None
-    if constant is None or constant.size != 1 or constant.ndim > len(call.args[0].ty.shape) or constant.dtype != np.float32:
+    if (
+        constant is None
+        or constant.size != 1
+        or constant.ndim > len(call.args[0].ty.shape)
+        or constant.dtype != np.float32
+    ):
         return builder.call_te(topi.power, call.args[0], call.args[1], primfunc_name_hint="power")
 
     def compute(x: te.Tensor) -> te.Tensor:
@@ -179,10 +184,14 @@ def _softmax(builder: relax.BlockBuilder, call: Any) -> Any:
         k = te.reduce_axis((0, length), "k")
         shape = outer or [1]
         drop = (lambda index: without(index)) if outer else (lambda index: (0,))
-        highest = te.compute(shape, lambda *i: te.max(x(*at(i if outer else (), k)), axis=k), name="T_softmax_max")
+        highest = te.compute(
+            shape, lambda *i: te.max(x(*at(i if outer else (), k)), axis=k), name="T_softmax_max"
+        )
         raised = te.compute(x.shape, lambda *i: exp(x(*i) - highest(*drop(i))), name="T_softmax_exp")
         j = te.reduce_axis((0, length), "j")
-        total = te.compute(shape, lambda *i: te.sum(raised(*at(i if outer else (), j)), axis=j), name="T_softmax_sum")
+        total = te.compute(
+            shape, lambda *i: te.sum(raised(*at(i if outer else (), j)), axis=j), name="T_softmax_sum"
+        )
         return te.compute(x.shape, lambda *i: raised(*i) / total(*drop(i)), name="T_softmax_norm")
 
     return builder.call_te(compute, call.args[0], primfunc_name_hint="softmax")

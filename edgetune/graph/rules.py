@@ -45,7 +45,12 @@ _BINARY = _FINITE_BINARY | {"relax.divide", "relax.power"}
 
 def _is_float32(expr: Any, rank: int = 4) -> bool:
     ty = expr.ty
-    return isinstance(ty, relax.TensorType) and str(ty.dtype) == "float32" and ty.shape is not None and len(ty.shape) == rank
+    return (
+        isinstance(ty, relax.TensorType)
+        and str(ty.dtype) == "float32"
+        and ty.shape is not None
+        and len(ty.shape) == rank
+    )
 
 
 def _shape(expr: Any) -> tuple[int, ...]:
@@ -58,7 +63,7 @@ def _conv2d(rewriter: Rewriter, call: Any) -> BlockedValue | None:
     if weight is None or not _is_float32(call.args[0]) or str(attrs.data_layout) != "NCHW":
         return None
     _, channels, height, width = _shape(call.args[0])
-    out_channels, per_group, kernel_h, kernel_w = weight.shape
+    out_channels, _, kernel_h, kernel_w = weight.shape
     groups = int(attrs.groups)
     geometry = _Geometry(attrs, (height, width), (kernel_h, kernel_w))
     output = geometry.output
@@ -98,7 +103,12 @@ def _conv2d_transpose(rewriter: Rewriter, call: Any) -> Any:
     """Transposed convolution whose windows do not overlap: a pointwise convolution, then a shuffle of pixels."""
     attrs = call.attrs
     weight = rewriter.constant(call.args[1])
-    if weight is None or not _is_float32(call.args[0]) or int(attrs.groups) != 1 or str(attrs.data_layout) != "NCHW":
+    if (
+        weight is None
+        or not _is_float32(call.args[0])
+        or int(attrs.groups) != 1
+        or str(attrs.data_layout) != "NCHW"
+    ):
         return None
     _, channels, height, width = _shape(call.args[0])
     _, out_channels, kernel_h, kernel_w = weight.shape
@@ -168,7 +178,8 @@ class _Geometry:
         self.stride = _pair(attrs.strides)
         self.dilation = _pair(attrs.dilation)
         padding = [int(p) for p in attrs.padding]
-        self.padding = tuple({1: padding * 4, 2: padding * 2, 4: padding}[len(padding)])
+        top, left, bottom, right = {1: padding * 4, 2: padding * 2, 4: padding}[len(padding)]
+        self.padding = (top, left, bottom, right)
         self.output = window.output_size(size, kernel, self.stride, self.padding, self.dilation)
 
     def arguments(self) -> tuple[Any, Any, Any, Any]:
@@ -198,7 +209,8 @@ class _Geometry:
             missing = (count - 1) * self.stride[axis] + span - total
             padding[axis + 2] += max(missing, 0)
             output[axis] = count
-        self.padding, self.output = tuple(padding), (output[0], output[1])
+        self.padding = (padding[0], padding[1], padding[2], padding[3])
+        self.output = (output[0], output[1])
 
 
 def _pair(values: Any) -> tuple[int, int]:
@@ -280,7 +292,10 @@ def _resize(rewriter: Rewriter, call: Any) -> BlockedValue | None:
     _, _, height, width = _shape(call)
     if height % value.height or width % value.width:
         return None
-    if str(call.attrs.coordinate_transformation_mode) != "asymmetric" or str(call.attrs.rounding_method) != "floor":
+    if (
+        str(call.attrs.coordinate_transformation_mode) != "asymmetric"
+        or str(call.attrs.rounding_method) != "floor"
+    ):
         return None
     factor_h, factor_w = height // value.height, width // value.width
     old_width = value.width
@@ -302,17 +317,27 @@ def _unary(rewriter: Rewriter, call: Any) -> BlockedValue | None:
         return None
     if call.op.name not in _FINITE_UNARY and value.padded(rewriter.lanes):
         return None
-    return value.like(rewriter.emit(tvm.ir.Call(call.op, [value.expr, *call.args[1:]], call.attrs, call.ty_args)))
+    return value.like(
+        rewriter.emit(tvm.ir.Call(call.op, [value.expr, *call.args[1:]], call.attrs, call.ty_args))
+    )
 
 
 def _divide(rewriter: Rewriter, call: Any) -> Any:
     """Division by a constant is a multiplication by its reciprocal (within one rounding)."""
     divisor = rewriter.constant(call.args[1])
-    if divisor is not None and divisor.dtype == np.float32 and np.all(np.isfinite(1 / divisor.astype(np.float64))):
+    if (
+        divisor is not None
+        and divisor.dtype == np.float32
+        and np.all(np.isfinite(1 / divisor.astype(np.float64)))
+    ):
         reciprocal = _const((1 / divisor.astype(np.float64)).astype(np.float32))
         product = relax.op.multiply(call.args[0], reciprocal)
         blocked = _binary(rewriter, _Typed(product, call.ty))
-        return blocked if blocked is not None else rewriter.emit(relax.op.multiply(rewriter.plain(call.args[0]), reciprocal))
+        return (
+            blocked
+            if blocked is not None
+            else rewriter.emit(relax.op.multiply(rewriter.plain(call.args[0]), reciprocal))
+        )
     return _binary(rewriter, call)
 
 
@@ -320,7 +345,13 @@ class _Typed:
     """A call given the type that the call it replaces had."""
 
     def __init__(self, call: Any, ty: Any) -> None:
-        self.op, self.args, self.attrs, self.ty_args, self.ty = call.op, call.args, call.attrs, call.ty_args, ty
+        self.op, self.args, self.attrs, self.ty_args, self.ty = (
+            call.op,
+            call.args,
+            call.attrs,
+            call.ty_args,
+            ty,
+        )
 
 
 def _binary(rewriter: Rewriter, call: Any) -> BlockedValue | None:
@@ -362,7 +393,12 @@ def _matmul(rewriter: Rewriter, call: Any) -> Any:
     """A product with a constant matrix reads it packed."""
     weight = rewriter.constant(call.args[1])
     left = call.args[0]
-    if weight is None or weight.dtype != np.float32 or weight.ndim < 2 or weight.size != np.prod(weight.shape[-2:]):
+    if (
+        weight is None
+        or weight.dtype != np.float32
+        or weight.ndim < 2
+        or weight.size != np.prod(weight.shape[-2:])
+    ):
         return None
     if not isinstance(left.ty, relax.TensorType) or str(left.ty.dtype) != "float32" or len(left.ty.shape) < 2:
         return None

@@ -147,9 +147,7 @@ def dense(x: te.Tensor, weight: te.Tensor, columns: int) -> te.Tensor:
     ri = te.reduce_axis((0, depth), "ri")
     result = te.compute(
         (1, out_blocks, 1, rows, lanes),
-        lambda n, o, h, w, i: te.sum(
-            x[(*lead, w, ri)] * weight[o, rc, kh, kw, ri, i], axis=[rc, kh, kw, ri]
-        ),
+        lambda n, o, h, w, i: te.sum(x[(*lead, w, ri)] * weight[o, rc, kh, kw, ri, i], axis=[rc, kh, kw, ri]),
         name=_STAGE,
         attrs={KERNEL_ATTR: KIND},
     )
@@ -174,9 +172,9 @@ def spaces(mod: tvm.IRModule, target: Target) -> Iterator[Space]:
         if merit >= 0.5 * tiles[0][0]:
             best.setdefault(blocks, []).append(columns)
     reuse = extents["o"] > 1 and extents["h"] * extents["w"] > 1
-    for blocks, columns in best.items():
+    for blocks, widths in best.items():
         for keep in ("weights", "input") if reuse else ("weights",):
-            yield functools.partial(_schedule, Schedule(mod), extents, target, blocks, columns[:6], keep)
+            yield functools.partial(_schedule, Schedule(mod), extents, target, blocks, widths[:6], keep)
 
 
 def register_tiles(blocks: int, columns: int, registers: int) -> list[tuple[float, int, int]]:
@@ -236,7 +234,9 @@ def _schedule(
     return sch
 
 
-def parallel_chunks(extents: dict[str, int], target: Target, blocks: int, columns: int) -> tuple[int, int, int]:
+def parallel_chunks(
+    extents: dict[str, int], target: Target, blocks: int, columns: int
+) -> tuple[int, int, int]:
     """Default chunks of one thread's turn: output tiles, rows, column tiles.
 
     Of the ways to cut the work evenly among the threads, the one that moves the least data past the second-level
@@ -283,7 +283,11 @@ def _output_loops(
         n, o, f, i = loops
         h, w = sch.split(f, [extents["h"], extents["w"]])
         return [n, o, h, w, i], None
-    if math.prod(sizes[:-2]) == 1 and sizes[-2:] == [extents["w"], extents["o"] * lanes] and extents["h"] == 1:
+    if (
+        math.prod(sizes[:-2]) == 1
+        and sizes[-2:] == [extents["w"], extents["o"] * lanes]
+        and extents["h"] == 1
+    ):
         o, i = sch.split(loops[-1], [extents["o"], lanes])
         n, h, w = sch.split(loops[-2], [1, 1, extents["w"]])
         return [n, o, h, w, i], None
@@ -293,7 +297,11 @@ def _output_loops(
 def _finish_rows(sch: Schedule, last: SBlockRV, row: LoopRV, extents: dict[str, int], target: Target) -> None:
     """Schedule what reads the copied result: row by row while it is in the cache, where rows correspond."""
     shape = [int(v.dom.extent) for v in sch.get(last).iter_vars]
-    if shape[:2] == [extents["n"], extents["o"]] and shape[-1] == extents["i"] and shape[2] % extents["h"] == 0:
+    if (
+        shape[:2] == [extents["n"], extents["o"]]
+        and shape[-1] == extents["i"]
+        and shape[2] % extents["h"] == 0
+    ):
         loops = sch.get_loops(last)
         if extents["h"] > 1:
             sch.split(loops[2], [extents["h"], shape[2] // extents["h"]])

@@ -34,7 +34,16 @@ if TYPE_CHECKING:
     from edgetune.targets import Target
 
 KIND = "generic"
-_COSTLY = {"tirx.reinterpret", "tirx.exp", "tirx.tanh", "tirx.erf", "tirx.log", "tirx.pow", "tirx.sqrt", "tirx.call_pure_extern"}
+_COSTLY = {
+    "tirx.reinterpret",
+    "tirx.exp",
+    "tirx.tanh",
+    "tirx.erf",
+    "tirx.log",
+    "tirx.pow",
+    "tirx.sqrt",
+    "tirx.call_pure_extern",
+}
 
 
 def spaces(mod: tvm.IRModule, target: Target) -> Iterator[Space]:

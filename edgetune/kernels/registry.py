@@ -73,8 +73,12 @@ def _possible(family: ModuleType, kernel: tvm.IRModule, target: Target) -> Itera
             if space is None:
                 return
             schedule = space()
-        except Exception as error:  # TVM raises many types here, and each means that the schedule does not fit
+        except (
+            Exception
+        ) as error:  # TVM raises many types here, and each means that the schedule does not fit
             lines = str(error).strip().splitlines() or [""]
-            _LOGGER.info("a schedule of family %s does not fit: %s: %s", family.KIND, type(error).__name__, lines[-1])
+            _LOGGER.info(
+                "a schedule of family %s does not fit: %s: %s", family.KIND, type(error).__name__, lines[-1]
+            )
             continue
         yield schedule

@@ -102,7 +102,9 @@ def avg_pool(
     def covered(position: te.PrimExpr, axis: int) -> te.PrimExpr:
         start = position * stride[axis] - padding[axis]
         inside = [
-            te.if_then_else(te.all(start + k * dilation[axis] >= 0, start + k * dilation[axis] < size[axis]), 1.0, 0.0)
+            te.if_then_else(
+                te.all(start + k * dilation[axis] >= 0, start + k * dilation[axis] < size[axis]), 1.0, 0.0
+            )
             for k in range(kernel[axis])
         ]
         return sum(inside[1:], inside[0])
@@ -156,7 +158,11 @@ def _slide(
         (batch, blocks, out_h, out_w, lanes),
         lambda n, c, h, w, i: reducer(
             value(
-                source(n, c, h * stride[0] + kh * dilation[0], w * stride[1] + kw * dilation[1], i), c, kh, kw, i
+                source(n, c, h * stride[0] + kh * dilation[0], w * stride[1] + kw * dilation[1], i),
+                c,
+                kh,
+                kw,
+                i,
             ),
             axis=[kh, kw],
         ),
