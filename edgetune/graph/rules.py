@@ -12,6 +12,7 @@ import tvm
 from tvm import relax, te
 
 from edgetune.graph.blocked import BlockedValue, Rewriter, Rule
+from edgetune.graph.geometry import Geometry, pair
 from edgetune.kernels import contraction, window
 
 
@@ -65,7 +66,7 @@ def _conv2d(rewriter: Rewriter, call: Any) -> BlockedValue | None:
     _, channels, height, width = _shape(call.args[0])
     out_channels, _, kernel_h, kernel_w = weight.shape
     groups = int(attrs.groups)
-    geometry = _Geometry(attrs, (height, width), (kernel_h, kernel_w))
+    geometry = Geometry(attrs, (height, width), (kernel_h, kernel_w))
     output = geometry.output
     if width == geometry.output[1] == kernel_w == 1:
         # One column: seen as one row, which tiles.
@@ -112,8 +113,8 @@ def _conv2d_transpose(rewriter: Rewriter, call: Any) -> Any:
         return None
     _, channels, height, width = _shape(call.args[0])
     _, out_channels, kernel_h, kernel_w = weight.shape
-    stride = _pair(attrs.strides)
-    if stride != (kernel_h, kernel_w) or _pair(attrs.dilation) != (1, 1):
+    stride = pair(attrs.strides)
+    if stride != (kernel_h, kernel_w) or pair(attrs.dilation) != (1, 1):
         return None
     if any(int(p) for p in [*attrs.padding, *attrs.output_padding]):
         return None
@@ -170,54 +171,6 @@ def _block_channels(array: np.ndarray, groups: int, lanes: int) -> np.ndarray:
     return grouped.reshape(-1, lanes, *array.shape[1:])
 
 
-class _Geometry:
-    """Stride, padding, dilation and output size of a convolution or pooling."""
-
-    def __init__(self, attrs: Any, size: tuple[int, int], kernel: tuple[int, int]) -> None:
-        self.size, self.kernel = size, kernel
-        self.stride = _pair(attrs.strides)
-        self.dilation = _pair(attrs.dilation)
-        padding = [int(p) for p in attrs.padding]
-        top, left, bottom, right = {1: padding * 4, 2: padding * 2, 4: padding}[len(padding)]
-        self.padding = (top, left, bottom, right)
-        self.output = window.output_size(size, kernel, self.stride, self.padding, self.dilation)
-
-    def arguments(self) -> tuple[Any, Any, Any, Any]:
-        return self.size, self.stride, self.padding, self.dilation
-
-    def transpose(self) -> None:
-        """Exchange rows and columns."""
-        top, left, bottom, right = self.padding
-        self.padding = (left, top, right, bottom)
-        self.size, self.kernel = self.size[::-1], self.kernel[::-1]
-        self.stride, self.dilation = self.stride[::-1], self.dilation[::-1]
-        self.output = self.output[::-1]
-
-    def grow_for_ceil(self) -> None:
-        """Pad at the end so that the last, partial window counts (ceil_mode of ONNX pooling).
-
-        A window that would start in the padding after the input is dropped, as ONNX says.
-        """
-        padding = list(self.padding)
-        output = list(self.output)
-        for axis in (0, 1):
-            span = self.dilation[axis] * (self.kernel[axis] - 1) + 1
-            total = self.size[axis] + padding[axis] + padding[axis + 2]
-            count = -(-(total - span) // self.stride[axis]) + 1
-            if (count - 1) * self.stride[axis] >= self.size[axis] + padding[axis]:
-                count -= 1
-            missing = (count - 1) * self.stride[axis] + span - total
-            padding[axis + 2] += max(missing, 0)
-            output[axis] = count
-        self.padding = (padding[0], padding[1], padding[2], padding[3])
-        self.output = (output[0], output[1])
-
-
-def _pair(values: Any) -> tuple[int, int]:
-    numbers = [int(v) for v in values]
-    return (numbers[0], numbers[-1])
-
-
 def _max_pool(rewriter: Rewriter, call: Any) -> BlockedValue | None:
     value, geometry = _pooled(rewriter, call)
     if value is None or geometry is None:
@@ -248,12 +201,12 @@ def _avg_pool(rewriter: Rewriter, call: Any) -> BlockedValue | None:
     return BlockedValue(expr, value.channels, *geometry.output, value.groups)
 
 
-def _pooled(rewriter: Rewriter, call: Any) -> tuple[BlockedValue | None, _Geometry | None]:
+def _pooled(rewriter: Rewriter, call: Any) -> tuple[BlockedValue | None, Geometry | None]:
     """Blocked input and geometry of a pooling over an input that is blocked already."""
     value = rewriter.blocked_or_none(call.args[0])
     if value is None or str(call.attrs.layout) != "NCHW":
         return None, None
-    geometry = _Geometry(call.attrs, (value.height, value.width), _pair(call.attrs.pool_size))
+    geometry = Geometry(call.attrs, (value.height, value.width), pair(call.attrs.pool_size))
     if call.attrs.ceil_mode:
         geometry.grow_for_ceil()
     if geometry.output != _shape(call)[2:]:
