@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from edgetune.records import Failure, Record, Task, Timing
+from edgetune.records import Failure, Record, Task
 from edgetune.tuning.outcome import TaskOutcome, TaskStatus
 
 IMPROVEMENT = 0.01
@@ -89,18 +89,21 @@ class TaskState:
         if self.is_open:
             self.status = TaskStatus.TUNING
             if self.best_s is None and self.trials >= _HOPELESS:
-                self.set_aside(f"its first {self.trials} candidates failed, the last one with: {last}")
+                last_line = last.strip().splitlines()[-1:] or ["no message"]
+                self.set_aside(
+                    f"its first {self.trials} candidates failed, the last one with: {last_line[0][:300]}"
+                )
             elif self.since_improvement >= patience:
                 self.status = TaskStatus.STOPPED
 
-    def remeasured(self, old: Record, new: Record) -> None:
-        """Replace a record by its second measurement."""
-        if self.best is old and isinstance(new.outcome, Timing):
-            self.best = new
-            self.times[-1] = self._mark = new.outcome.median_s
-        elif isinstance(new.outcome, Timing) and new.outcome.median_s < self.times[-1]:
-            self.best = new
-            self.times[-1] = new.outcome.median_s
+    def recount(self, records: Sequence[Record], patience: int) -> None:
+        """Begin anew with other records of the same trials, after some were measured again."""
+        self.times.clear()
+        self.since_improvement = self.failures = 0
+        self.best, self._mark = None, float("inf")
+        self.status, self.reason = TaskStatus.WAITING, ""
+        for record in records:
+            self.add(record, patience)
 
     def set_aside(self, reason: str) -> None:
         """Give the task up; the others go on."""

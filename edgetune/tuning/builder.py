@@ -10,7 +10,7 @@ from edgetune.targets import Target
 from edgetune.tuning.arguments import Prepared
 from edgetune.tuning.build import build_candidate
 from edgetune.tuning.reference import reference_outputs
-from edgetune.tuning.workers import Call, Outcome, WorkerCrashError, WorkerPool, WorkerTimeoutError
+from edgetune.tuning.workers import Call, Outcome, WorkerCrashError, WorkerPool, WorkerTimeoutError, reason
 
 Built = Artifact | Failure
 
@@ -83,6 +83,8 @@ class Builder:
 
 def _prepared(task: Task, outcome: Outcome) -> Prepared:
     if isinstance(outcome, Exception):
-        raise PrepareError(f"its unscheduled kernel does not run, so nothing can be checked: {outcome}")
+        raise PrepareError(
+            f"its unscheduled kernel does not run, so nothing can be checked: {reason(outcome)}"
+        )
     specs, expected = outcome
     return Prepared(task, specs, expected)

@@ -10,17 +10,17 @@
 
 from __future__ import annotations
 
-import os
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from edgetune.errors import TuningError
 from edgetune.logs.values import is_settled
+from edgetune.machine import usable_cores
 from edgetune.records import Artifact, Candidate, Failure, Record, Task, Timing
 from edgetune.toolchain import versions
 from edgetune.tuning.allocation import AllocationPolicy, GainPolicy, TaskState
@@ -78,9 +78,11 @@ def tune_tasks(
     options = options or TuningOptions()
     run = Run(tasks, target, device.name, logs, budget, options, progress)
     if run.has_work():
+        hints = _hints(tasks, target, device.name, logs)
         seed = options.seed if options.seed is not None else random.randrange(1, 2**31)
-        cores = len(os.sched_getaffinity(0))
+        cores = usable_cores()
         with ExitStack() as stack:
+            interrupt = stack.enter_context(Interrupt())
             server = stack.enter_context(ForkServer((*PRELOAD, *options.preload)))
             stack.enter_context(device.up())
             builds = stack.enter_context(WorkerPool(server, options.workers or cores))
@@ -91,12 +93,30 @@ def tune_tasks(
             )
             stack.callback(measurer.close)
             run.measure_all(
-                SearchProcess(searching, SearchSettings(target, spaces, seed, cores)),
+                SearchProcess(searching, SearchSettings(target, spaces, seed, cores), hints),
                 Builder(builds, target, options.build_timeout_s, options.reference_timeout_s),
                 measurer,
                 Gate(device.shares_host),
+                interrupt,
             )
     return run.outcome()
+
+
+def _hints(
+    tasks: Sequence[Task], target: Target, device: str, logs: TuningLogs
+) -> dict[str, tuple[str, ...]]:
+    """Traces worth trying first: the best ones of other devices, shipped logs and similar targets."""
+    from edgetune.logs import LayeredLogs
+
+    layered = LayeredLogs(logs)
+    hints = {}
+    for task in tasks:
+        best = layered.best(task.workload, target)
+        found = [best] if best is not None and best.device != device else []
+        found += layered.similar(task.workload, target)
+        if found:
+            hints[task.workload] = tuple(dict.fromkeys(record.trace for record in found))
+    return hints
 
 
 def _pulse_library(pool: WorkerPool, target: Target, options: TuningOptions) -> bytes:
@@ -141,7 +161,7 @@ class Run:
         self._policy = policy or GainPolicy(options.batch, options.first_batch, options.patience)
         self._versions = versions()
         self._states = [TaskState(task) for task in tasks]
-        self._measured: dict[str, list[Measured]] = {task.workload: [] for task in tasks}
+        self._records: dict[str, list[Record]] = {task.workload: [] for task in tasks}
         self._failures: Counter[str] = Counter()
         self._drift = DriftReport(bound=options.measure.drift_bound)
         self._pulses: list[float] = []
@@ -160,31 +180,30 @@ class Run:
         return self._policy.choose(self._states, self._left()) is not None and not self._time_is_up()
 
     def measure_all(
-        self, searches: SearchFactory, builder: CandidateBuilder, measurer: Measurer, gate: Gate
+        self,
+        searches: SearchFactory,
+        builder: CandidateBuilder,
+        measurer: Measurer,
+        gate: Gate,
+        interrupt: Interrupt,
     ) -> None:
         """Measure until the budget is spent, nothing is left to measure, or Ctrl-C."""
-        with Interrupt() as interrupt:
 
-            def stop() -> bool:
-                self.interrupted = interrupt.requested
-                return self.interrupted or self._time_is_up()
+        def stop() -> bool:
+            self.interrupted = interrupt.requested
+            return self.interrupted or self._time_is_up()
 
-            pipeline = Pipeline(
-                self._states,
-                self._policy,
-                searches,
-                lambda state: self._measured[state.task.workload],
-                builder,
-                gate,
-                self._left,
-            )
-            with pipeline:
-                self._report("starting")
-                while (batch := pipeline.next(stop)) is not None:
-                    with gate.measuring():
-                        results = self._measure_batch(pipeline, batch, measurer, stop)
-                    pipeline.done(batch, results)
-                    self._report("searching and building")
+        def known(state: TaskState) -> list[Measured]:
+            return [_measured(record) for record in self._records[state.task.workload]]
+
+        pipeline = Pipeline(self._states, self._policy, searches, known, builder, gate, self._left)
+        with pipeline:
+            self._report("starting")
+            while (batch := pipeline.next(stop)) is not None:
+                with gate.measuring():
+                    results = self._measure_batch(pipeline, batch, measurer, stop)
+                pipeline.done(batch, results)
+                self._report("searching and building")
 
     def outcome(self) -> TuningOutcome:
         """Return what came of the run."""
@@ -211,13 +230,11 @@ class Run:
                 state.reused += 1
                 self._count(state, record)
 
-    def _count(self, state: TaskState, record: Record) -> Measured:
+    def _count(self, state: TaskState, record: Record) -> None:
         state.add(record, self._options.patience)
         if isinstance(record.outcome, Failure):
             self._failures[record.outcome.kind.value] += 1
-        measured = (Candidate(record.workload, record.trace), record.outcome)
-        self._measured[record.workload].append(measured)
-        return measured
+        self._records[record.workload].append(record)
 
     def _left(self) -> int | None:
         """Trials that the budget still allows, those under way not yet taken off."""
@@ -255,30 +272,32 @@ class Run:
         remeasured = drift > self._options.measure.drift_bound and not stop()
         if remeasured:
             before = measurer.pulse()
+            records = [self._again(batch, record, measurer) for record in records]
             with pipeline.changing():
-                records = list(self._again(batch, records, measurer))
+                self._recount(batch.state, records)
             after = measurer.pulse()
             drift = _change(before, after)
         self._note_drift(before, after, drift, remeasured)
-        return [(Candidate(r.workload, r.trace), r.outcome) for r in records]
+        return [_measured(record) for record in records]
 
-    def _again(self, batch: Batch, records: Sequence[Record], measurer: Measurer) -> Iterator[Record]:
-        """Measure the candidates that worked a second time; those times count."""
-        artifacts = {artifact.candidate.trace: artifact for artifact in batch.artifacts}
-        for old in records:
-            artifact = artifacts.get(old.trace)
-            if artifact is None or not isinstance(old.outcome, Timing):
-                yield old
-                continue
-            outcome = measurer.measure(artifact, batch.state.best_s)
-            if not isinstance(outcome, Timing):
-                # It worked once: the failure is the unsteady device's.
-                yield old
-                continue
-            new = replace(old, outcome=outcome, created_s=time.time())
-            self._logs.replace(new)
-            batch.state.remeasured(old, new)
-            yield new
+    def _again(self, batch: Batch, old: Record, measurer: Measurer) -> Record:
+        """Measure a candidate that worked a second time; that time counts."""
+        artifact = next((a for a in batch.artifacts if a.candidate.trace == old.trace), None)
+        if artifact is None or not isinstance(old.outcome, Timing):
+            return old
+        outcome = measurer.measure(artifact, batch.state.best_s)
+        if not isinstance(outcome, Timing):
+            # It worked once: the failure is the unsteady device's.
+            return old
+        new = replace(old, outcome=outcome, created_s=time.time())
+        self._logs.replace(new)
+        return new
+
+    def _recount(self, state: TaskState, records: Sequence[Record]) -> None:
+        again = {record.trace: record for record in records}
+        kept = self._records[state.task.workload]
+        kept[:] = [again.get(record.trace, record) for record in kept]
+        state.recount(kept, self._options.patience)
 
     def _note_drift(self, before: float, after: float, drift: float, remeasured: bool) -> None:
         self._pulses += [before, after]
@@ -329,6 +348,10 @@ class Run:
                 activity,
             )
         )
+
+
+def _measured(record: Record) -> Measured:
+    return Candidate(record.workload, record.trace), record.outcome
 
 
 def _change(before_s: float, after_s: float) -> float:

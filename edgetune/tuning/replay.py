@@ -15,6 +15,7 @@ from edgetune.records import Artifact, Candidate, Failure, Task, Timing
 from edgetune.tuning.arguments import Prepared
 from edgetune.tuning.builder import Built
 from edgetune.tuning.gate import Gate
+from edgetune.tuning.interrupt import Interrupt
 from edgetune.tuning.loop import ProgressCallback, Run
 from edgetune.tuning.options import Budget, TuningOptions
 from edgetune.tuning.outcome import TuningOutcome
@@ -93,10 +94,12 @@ def replay_run(
     """
     run = Run(tasks, target, device.name, logs, budget, options or TuningOptions(), progress, policy)
     if run.has_work():
-        run.measure_all(
-            lambda task, known: RecordedSearch(device, task, known),
-            ReplayBuilder(),
-            ReplayMeasurer(device),
-            Gate(device.shares_host),
-        )
+        with Interrupt() as interrupt:
+            run.measure_all(
+                lambda task, known: RecordedSearch(device, task, known),
+                ReplayBuilder(),
+                ReplayMeasurer(device),
+                Gate(device.shares_host),
+                interrupt,
+            )
     return run.outcome()

@@ -86,13 +86,19 @@ class EvolutionarySearch:
         model: the cost model, shared by all tasks.
         task: the kernel.
         known: what was measured before; it is not proposed again, and seeds the search.
+        hints: traces to try right after the default schedule, where they fit.
 
     Raises:
         Exception: whatever the design spaces raise for this task.
     """
 
     def __init__(
-        self, settings: SearchSettings, model: CostModel, task: Task, known: Sequence[Measured]
+        self,
+        settings: SearchSettings,
+        model: CostModel,
+        task: Task,
+        known: Sequence[Measured],
+        hints: Sequence[str] = (),
     ) -> None:
         import tvm
 
@@ -107,6 +113,7 @@ class EvolutionarySearch:
         self._seen_code: set[int] = set()
         self._schedules: dict[str, Schedule] = {}
         self._extractor = Extractor()
+        self._hints = list(hints)
         self._own = list(self._spaces)
         self._empty_rounds = 0
         self._start(settings)
@@ -115,8 +122,8 @@ class EvolutionarySearch:
     def propose(self, count: int) -> list[Candidate]:
         """Return up to ``count`` candidates that nobody measured; none when the spaces are exhausted."""
         chosen: list[Candidate] = []
-        while self._own and len(chosen) < count:
-            schedule = self._finished(self._own.pop(0))
+        while (self._own or self._hints) and len(chosen) < count:
+            schedule = self._next_given()
             if schedule is not None:
                 self._accept(schedule, chosen)
         for _ in range(_ROUNDS):
@@ -209,6 +216,12 @@ class EvolutionarySearch:
         self._schedules[trace] = schedule
         chosen.append(Candidate(self._task.workload, trace))
 
+    def _next_given(self) -> Schedule | None:
+        """Take the next of the default schedule, the hints, and the other spaces' own decisions."""
+        if self._own and (len(self._own) == len(self._spaces) or not self._hints):
+            return self._finished(self._own.pop(0))
+        return self._applied(self._hints.pop(0))
+
     def _finished(self, space: Schedule) -> Schedule | None:
         """Apply the postprocessors to a design space's own decisions; None where one refuses."""
         schedule = space.copy()
@@ -219,15 +232,19 @@ class EvolutionarySearch:
         return schedule
 
     def _replayed(self, trace: str) -> Schedule | None:
-        """Apply a trace of an earlier run; None where it does not fit (any more)."""
+        """Apply a trace of an earlier run, and remember its code; None where it does not fit any more."""
         import tvm_ffi
 
+        schedule = self._applied(trace)
+        if schedule is not None:
+            self._seen_code.add(tvm_ffi.structural_hash(schedule.mod))
+        return schedule
+
+    def _applied(self, trace: str) -> Schedule | None:
         try:
-            schedule = apply_trace(trace, self._mod)
+            return apply_trace(trace, self._mod)
         except Exception:
             return None
-        self._seen_code.add(tvm_ffi.structural_hash(schedule.mod))
-        return schedule
 
 
 def _rules(kind: str, seed: int) -> tuple[list[Any], dict[Any, float]]:

@@ -16,6 +16,7 @@ from edgetune.logs import open_logs
 from edgetune.records import Artifact, Candidate, FailureKind, Timing
 from edgetune.tuning.builder import Builder
 from edgetune.tuning.gate import Gate
+from edgetune.tuning.interrupt import Interrupt
 from edgetune.tuning.loop import Run, tune_tasks
 from edgetune.tuning.measure import DeviceMeasurer
 from edgetune.tuning.options import Budget, MeasureOptions, TuningOptions
@@ -105,7 +106,7 @@ def test_candidates_that_crash_hang_and_lie_are_recorded_failures(
     measurer = DeviceMeasurer(device, "llvm", 2, pulse, options.measure, 60)
     with WorkerPool(server, 1) as searching:
         searches = SearchProcess(searching, SearchSettings(target, stock_spaces, 1, 2))
-        run.measure_all(searches, Sabotage(builder, bad), measurer, Gate(True))
+        run.measure_all(searches, Sabotage(builder, bad), measurer, Gate(True), Interrupt())
     measurer.close()
     outcome = run.outcome()
     assert outcome.trials_spent == 20

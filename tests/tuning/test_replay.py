@@ -234,3 +234,20 @@ def test_the_policy_beats_equal_shares(logs, target):
     table = {t.workload: [r.outcome.median_s for r in records if r.workload == t.workload] for t in tasks}
     equal = sum(t.weight * min(table[t.workload][:30]) for t in tasks)
     assert outcome.latency_s <= equal
+
+
+def test_second_measurements_take_the_place_of_the_first(logs, target):
+    """A candidate that looked fast while the device sped up does not stay the best."""
+
+    class Lucky(ReplayDevice):
+        def outcome(self, candidate):
+            outcome = super().outcome(candidate)
+            first_time = sum(c == candidate for c in self.measured) == 1
+            return Timing((1e-5,)) if candidate.trace.endswith("2]") and first_time else outcome
+
+    one = task("one")
+    device = Lucky(recording(one, [3e-3, 2e-3, 4e-3, 5e-3]), pulses=[1e-4, 2e-4, 1e-4])
+    outcome = replay_run([one], target, device, logs, Budget(trials=8), OPTIONS)
+    assert outcome.tasks[0].best_s == 2e-3
+    assert outcome.tasks[0].trials == outcome.trials_spent == 4
+    assert logs.best(one.workload, target).outcome.median_s == 2e-3

@@ -166,3 +166,12 @@ def test_a_task_without_spaces_is_a_search_error(remote, target, kernels):
     broken = dataclasses.replace(broken, ir="{}", workload="00")
     with pytest.raises(SearchError, match="the search failed"):
         SearchProcess(remote, settings)(broken, []).propose(1)
+
+
+def test_hints_come_right_after_the_default(settings, kernels):
+    task = kernels.conv()
+    elsewhere = start(settings, task).propose(12)[-1]
+    search = EvolutionarySearch(settings, CostModel(1, 2), task, [], ["[", elsewhere.trace])
+    first, second, *_ = search.propose(4)
+    assert first.trace == start(settings, task).propose(1)[0].trace
+    assert second.trace == elsewhere.trace
