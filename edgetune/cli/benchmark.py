@@ -32,16 +32,7 @@ def benchmark(
             help="What to run beside it: 'onnxruntime', 'none', or the path of a .py file with a side.",
         ),
     ] = "onnxruntime",
-    threads: Annotated[
-        int | None,
-        typer.Option(
-            "--threads",
-            min=1,
-            metavar="N",
-            help="Threads of both sides.  [default: the bundle's]",
-            show_default=False,
-        ),
-    ] = None,
+    threads: options.RunThreadsOption = None,
     model: Annotated[
         Path | None,
         typer.Option(

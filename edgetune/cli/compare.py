@@ -32,26 +32,8 @@ def compare(
             show_default=False,
         ),
     ] = None,
-    rtol: Annotated[
-        float | None,
-        typer.Option(
-            "--rtol",
-            min=0,
-            metavar="X",
-            help="Allowed relative error.  [default: by dtype, 1e-3 for float32]",
-            show_default=False,
-        ),
-    ] = None,
-    atol: Annotated[
-        float | None,
-        typer.Option(
-            "--atol",
-            min=0,
-            metavar="X",
-            help="Allowed absolute error.  [default: by dtype, 1e-4 of the largest value for float32]",
-            show_default=False,
-        ),
-    ] = None,
+    rtol: options.RtolOption = None,
+    atol: options.AtolOption = None,
     inputs: Annotated[
         Path | None,
         typer.Option(

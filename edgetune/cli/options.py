@@ -70,6 +70,16 @@ ThreadsOption = Annotated[
         show_default=False,
     ),
 ]
+RunThreadsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--threads",
+        min=1,
+        metavar="N",
+        help="Threads to run on.  [default: the bundle's]",
+        show_default=False,
+    ),
+]
 OutOption = Annotated[
     Path | None,
     typer.Option(
@@ -93,7 +103,7 @@ RtolOption = Annotated[
         "--rtol",
         min=0,
         metavar="X",
-        help="Relative error that the verification allows.  [default: by dtype]",
+        help="Allowed relative error.  [default: by dtype, 1e-3 for float32]",
         show_default=False,
     ),
 ]
@@ -103,9 +113,16 @@ AtolOption = Annotated[
         "--atol",
         min=0,
         metavar="X",
-        help="Absolute error that the verification allows.  [default: by dtype]",
+        help="Allowed absolute error.  [default: by dtype, 1e-4 of the largest value for float32]",
         show_default=False,
     ),
+]
+HostOption = Annotated[
+    str,
+    typer.Option("--host", metavar="ADDRESS", help="Address to listen on; other than loopback is unsafe."),
+]
+PortOption = Annotated[
+    int, typer.Option("--port", min=0, max=65535, metavar="PORT", help="Port to listen on; 0: any free.")
 ]
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else there.")

@@ -20,16 +20,7 @@ app = typer.Typer(rich_markup_mode=None)
 @app.command()
 def profile(
     bundle: options.BundleArgument,
-    threads: Annotated[
-        int | None,
-        typer.Option(
-            "--threads",
-            min=1,
-            metavar="N",
-            help="Threads to run on.  [default: the bundle's]",
-            show_default=False,
-        ),
-    ] = None,
+    threads: options.RunThreadsOption = None,
     runs: Annotated[int, typer.Option("--runs", min=1, metavar="N", help="Observed runs.")] = 20,
     device: options.DeviceOption = None,
     json: options.JsonOption = False,

@@ -41,16 +41,7 @@ def run(
         ),
     ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, metavar="N", help="Seed of random inputs.")] = 0,
-    threads: Annotated[
-        int | None,
-        typer.Option(
-            "--threads",
-            min=1,
-            metavar="N",
-            help="Threads to run on.  [default: the bundle's]",
-            show_default=False,
-        ),
-    ] = None,
+    threads: options.RunThreadsOption = None,
     json: options.JsonOption = False,
     verbose: options.VerboseOption = 0,
     quiet: options.QuietOption = False,

@@ -28,15 +28,8 @@ def runner(
             show_default=False,
         ),
     ],
-    host: Annotated[
-        str,
-        typer.Option(
-            "--host", metavar="ADDRESS", help="Address to listen on; other than loopback is unsafe."
-        ),
-    ] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, metavar="PORT", help="Port to listen on; 0: any free.")
-    ] = 0,
+    host: options.HostOption = "127.0.0.1",
+    port: options.PortOption = 0,
     threads: options.ThreadsOption = None,
 ) -> None:
     """Start a runner on this machine and register it with a tracker.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
 from edgetune.cli import options
@@ -14,15 +12,8 @@ app = typer.Typer(rich_markup_mode=None)
 
 @app.command()
 def tracker(
-    host: Annotated[
-        str,
-        typer.Option(
-            "--host", metavar="ADDRESS", help="Address to listen on; other than loopback is unsafe."
-        ),
-    ] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, metavar="PORT", help="Port to listen on; 0: any free.")
-    ] = 9190,
+    host: options.HostOption = "127.0.0.1",
+    port: options.PortOption = 9190,
     json: options.JsonOption = False,
     verbose: options.VerboseOption = 0,
     quiet: options.QuietOption = False,

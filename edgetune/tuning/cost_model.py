@@ -128,14 +128,12 @@ def as_metaschedule(model: CostModel, extractor: Extractor) -> Any:
 
     @derived_object
     class Wrapped(PyCostModel):
-        def load(self, path: str) -> None:
-            raise NotImplementedError
+        # MetaSchedule's own loop keeps and trains its model; ours does both itself, and calls none of these.
+        def load(self, path: str) -> None: ...
 
-        def save(self, path: str) -> None:
-            raise NotImplementedError
+        def save(self, path: str) -> None: ...
 
-        def update(self, context: Any, candidates: Any, results: Any) -> None:
-            raise NotImplementedError
+        def update(self, context: Any, candidates: Any, results: Any) -> None: ...
 
         def predict(self, context: Any, candidates: Any) -> np.ndarray:
             if not model.is_trained:
