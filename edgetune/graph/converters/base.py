@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,6 +33,7 @@ class Node:
         outputs: how many outputs the node has, unnamed ones included.
         opset: version of the standard operator set.
         params: the importer's tables, handed on to its converters.
+        kernels: calls of kernels that may be called again, see :meth:`te`.
     """
 
     builder: Any
@@ -41,6 +42,7 @@ class Node:
     outputs: int
     opset: int
     params: Any = field(repr=False, default=None)
+    kernels: dict[Hashable, Any] = field(repr=False, default_factory=dict)
 
     def input(self, index: int) -> Any:
         """The operand at ``index``, None where it was left out."""
@@ -97,10 +99,28 @@ class Node:
             return None if default is None else list(default)
         return [int(v) for v in value]
 
-    def te(self, function: Callable[..., Any], *args: Any, name: str, alone: bool = False) -> Any:
-        """Emit a kernel given as tensor expressions; ``alone`` keeps it from being fused with others."""
+    def te(
+        self, function: Callable[..., Any], *args: Any, name: str, alone: bool = False, same: Hashable = None
+    ) -> Any:
+        """Emit a kernel given as tensor expressions.
+
+        Args:
+            function: makes the tensors of the kernel from those of ``args``.
+            args: operands.
+            name: of the kernel.
+            alone: keeps the kernel from being fused with others.
+            same: kernels of one node with the same key, not None, are the same: the first one is called
+                again. Building a kernel takes tens of milliseconds.
+        """
+        if same is not None and same in self.kernels:
+            call = self.kernels[same]
+            repeated = tvm.ir.Call(call.op, [call.args[0], relax.Tuple(list(args))], call.attrs, call.ty_args)
+            return self.builder.emit(repeated)
         attrs = {"op_pattern": _OPAQUE} if alone else None
-        return self.builder.emit_te(function, *args, primfunc_name_hint=name, primfunc_attrs=attrs)
+        result = self.builder.emit_te(function, *args, primfunc_name_hint=name, primfunc_attrs=attrs)
+        if same is not None:
+            self.kernels[same] = self.builder.lookup_binding(result)
+        return result
 
     def emit(self, call: Any) -> Any:
         """Emit an operator call; the result has a type."""

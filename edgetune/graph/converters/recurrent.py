@@ -7,17 +7,19 @@ position in the sequence is an operand, not a constant of the kernel, so a long 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import tvm
-from tvm import relax, te, tirx
+from tvm import relax, te, tirx, topi
 
 from edgetune.errors import UnsupportedModelError
 from edgetune.graph import legalize
 from edgetune.graph.converters.base import Node, const, constant, converter, dtype, shape
+from edgetune.graph.converters.integer import dynamic_quantize_product
 
 Scalar = Callable[[Any], Any]
 _CONCAT = 16
@@ -31,8 +33,8 @@ class Direction:
     Attributes:
         reverse: whether the sequence is read from its end.
         projected: ``[T, B, gates * H]``, the input's part of every step, biases included where they are simply added.
-        recurrent: ``[H, gates * H]``.
-        bias: ``[gates * H]`` of the recurrent part, where it is not in ``projected``; None elsewhere.
+        weights: recurrent, ``[H, gates * H]``.
+        recurrent: gives the product of a hidden state and the weights, the bias included that is not in ``projected``.
         state: initial hidden state ``[B, H]``; ``cell`` likewise, LSTM only.
         peephole: ``[3 * H]`` or None.
         activations: as the operator names them, in order.
@@ -40,8 +42,8 @@ class Direction:
 
     reverse: bool
     projected: Any
-    recurrent: Any
-    bias: Any
+    weights: Any
+    recurrent: Callable[[Any], Any]
     state: Any
     cell: Any
     peephole: Any
@@ -65,16 +67,25 @@ def rnn(node: Node) -> Any:
 
 Step = Callable[[Node, Direction, Any, Any, Any, Any], tuple[Any, Any]]
 """(node, direction, hidden, cell, position, lengths) -> the next (hidden, cell)."""
+Directions = Callable[[Node, Any, int, Sequence[str]], Iterator[Direction]]
+"""(node, input [T, B, I], gates, default activations) -> each direction."""
 
 
-def _run(node: Node, gates: int, step: Step, defaults: Sequence[str]) -> list[Any]:
+def dynamic_quantize_lstm(node: Node) -> Any:
+    """com.microsoft DynamicQuantizeLSTM: an LSTM whose products quantise the input and the state over their ranges."""
+    return _run(node, gates=4, step=_lstm_step, defaults=("Sigmoid", "Tanh", "Tanh"), directions=_quantized_directions)
+
+
+def _run(
+    node: Node, gates: int, step: Step, defaults: Sequence[str], directions: Directions | None = None
+) -> list[Any]:
     x, batch_first = node.needed(0), node.int("layout", 0) == 1
     if batch_first:
         x = node.emit(relax.op.permute_dims(x, [1, 0, 2]))
     steps, batch, _ = shape(x)
     lengths = _lengths(node, steps)
     sequences, hiddens, cells = [], [], []
-    for direction in _directions(node, x, gates, defaults):
+    for direction in (directions or _directions)(node, x, gates, defaults):
         hidden, cell = direction.state, direction.cell
         outputs: list[Any] = [None] * steps
         for position in reversed(range(steps)) if direction.reverse else range(steps):
@@ -101,14 +112,52 @@ def _lengths(node: Node, steps: int) -> Any:
     return None if value is not None and np.all(value == steps) else node.input(4)
 
 
-def _directions(node: Node, x: Any, gates: int, defaults: Sequence[str]) -> Iterator[Direction]:
-    w, r = node.needed(1), node.needed(2)
-    count, rows, _ = shape(w)
-    size = rows // gates
+def _reversals(node: Node, count: int) -> tuple[bool, ...]:
+    """For each direction whether it is the reverse one."""
     names = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
     reverse = names[node.text("direction", "forward").lower()]
     if len(reverse) != count:
         raise UnsupportedModelError(f"the weights are for {count} directions, the attribute names {len(reverse)}")
+    return reverse
+
+
+def _quantized_directions(node: Node, x: Any, gates: int, defaults: Sequence[str]) -> Iterator[Direction]:
+    w, r = node.needed(1), node.needed(2)
+    count, inputs, rows = shape(w)
+    size = rows // gates
+    activations = _activations(node, [*defaults] * count)
+    steps, batch, _ = shape(x)
+    flat = _reshape(node, x, (steps * batch, inputs))
+    for index, backwards in enumerate(_reversals(node, count)):
+        bias = node.input(3)
+        if bias is not None:
+            bias = _add(node, *(_part(node, bias, index, k * rows, (k + 1) * rows) for k in (0, 1)))
+        w_scale, w_zero, r_scale, r_zero = (
+            None if node.input(i) is None else _part(node, node.input(i), index) for i in range(8, 12)
+        )
+        projected = dynamic_quantize_product(node, flat, _part(node, w, index), w_scale, w_zero, bias)
+        weights = _part(node, r, index)
+
+        def recurrent(hidden: Any, weights: Any = weights, scale: Any = r_scale, zero: Any = r_zero) -> Any:
+            return dynamic_quantize_product(node, hidden, weights, scale, zero)
+
+        yield Direction(
+            backwards,
+            _reshape(node, projected, (steps, batch, rows)),
+            weights,
+            recurrent,
+            _initial(node, 5, index, batch, size, dtype(x)),
+            _initial(node, 6, index, batch, size, dtype(x)),
+            None if node.input(7) is None else _part(node, node.input(7), index),
+            tuple(activations[index * len(defaults) : (index + 1) * len(defaults)]),
+        )
+
+
+def _directions(node: Node, x: Any, gates: int, defaults: Sequence[str]) -> Iterator[Direction]:
+    w, r = node.needed(1), node.needed(2)
+    count, rows, _ = shape(w)
+    size = rows // gates
+    reverse = _reversals(node, count)
     activations = _activations(node, [*defaults] * count)
     separate = gates == 3 and node.int("linear_before_reset", 0) != 0
     for index, backwards in enumerate(reverse):
@@ -116,11 +165,12 @@ def _directions(node: Node, x: Any, gates: int, defaults: Sequence[str]) -> Iter
         halves = [None, None] if bias is None else [_part(node, bias, index, k * rows, (k + 1) * rows) for k in (0, 1)]
         if not separate and halves[0] is not None:
             halves = [_add(node, *halves), None]
+        weights = _transposed(node, _part(node, r, index))
         yield Direction(
             backwards,
             _project(node, x, _transposed(node, _part(node, w, index)), halves[0]),
-            _transposed(node, _part(node, r, index)),
-            halves[1],
+            weights,
+            functools.partial(_product, node, weights, halves[1]),
             _initial(node, 5, index, shape(x)[1], size, dtype(x)),
             _initial(node, 6, index, shape(x)[1], size, dtype(x)) if gates == 4 else None,
             None if gates != 4 or node.input(7) is None else _part(node, node.input(7), index),
@@ -178,9 +228,19 @@ def _reshape(node: Node, value: Any, sizes: Sequence[int]) -> Any:
 
 
 def _join(node: Node, parts: Sequence[Any], axis: int) -> Any:
+    if 1 < len(parts) <= _CONCAT:
+        return node.emit(relax.op.concat(list(parts), axis))
+
+    def stack(*operands: te.Tensor) -> te.Tensor:
+        return topi.concatenate(operands, axis)
+
     while len(parts) > 1:
         groups = [parts[i : i + _CONCAT] for i in range(0, len(parts), _CONCAT)]
-        parts = [g[0] if len(g) == 1 else node.emit(relax.op.concat(list(g), axis)) for g in groups]
+        # Alone: fused, the tree would be one kernel again.
+        parts = [
+            g[0] if len(g) == 1 else node.te(stack, *g, name="stack", alone=True, same=("stack", *map(shape, g)))
+            for g in groups
+        ]
     return parts[0]
 
 
@@ -191,12 +251,12 @@ def _masked(node: Node, y: Any, position: Any, lengths: Any) -> Any:
         zero = tirx.const(0, y.dtype)
         return te.compute(y.shape, lambda b, h: tirx.Select(at(0) < lens(b).astype("int32"), y(b, h), zero), name="mask")
 
-    return node.te(mask, y, position, lengths, name="sequence_mask")
+    return node.te(mask, y, position, lengths, name="sequence_mask", same="mask")
 
 
-def _recurrent(node: Node, direction: Direction, hidden: Any) -> Any:
-    product = node.emit(relax.op.matmul(hidden, direction.recurrent))
-    return product if direction.bias is None else node.emit(relax.op.add(product, direction.bias))
+def _product(node: Node, weights: Any, bias: Any, hidden: Any) -> Any:
+    product = node.emit(relax.op.matmul(hidden, weights))
+    return product if bias is None else node.emit(relax.op.add(product, bias))
 
 
 def _bounded(node: Node) -> Scalar:
@@ -221,7 +281,7 @@ def _kept(position: te.Tensor, lengths: Sequence[te.Tensor], b: Any, new: Any, o
 def _lstm_step(
     node: Node, direction: Direction, hidden: Any, cell: Any, position: Any, lengths: Any
 ) -> tuple[Any, Any]:
-    product = _recurrent(node, direction, hidden)
+    product = direction.recurrent(hidden)
     extra = [x for x in (lengths, direction.peephole) if x is not None]
     masked, peepholes = lengths is not None, direction.peephole is not None
     bounded, coupled = _bounded(node), node.int("input_forget", 0) != 0
@@ -241,13 +301,16 @@ def _lstm_step(
 
         def next_cell(b: Any, j: Any) -> Any:
             i = f(gate(0, b, j, old(b, j)))
-            forget = tirx.const(1, old.dtype) - i if coupled else f(gate(2, b, j, old(b, j)))
-            return forget * old(b, j) + i * g(gate(3, b, j, old(b, j)))
+            new = g(gate(3, b, j, old(b, j)))
+            if coupled:
+                # The forget gate is 1 - i; written so, i stands here once.
+                return old(b, j) + i * (new - old(b, j))
+            return f(gate(2, b, j, old(b, j))) * old(b, j) + i * new
 
         fresh = te.compute(old.shape, next_cell, name="cell")
         out = te.compute(
             old.shape,
-            lambda b, j: _kept(at, lens, b, f(gate(1, b, j, fresh(b, j))) * h(bounded(fresh(b, j))), before(b, j)),
+            lambda b, j: _kept(at, lens, b, f(gate(1, b, j, fresh(b, j))) * h(fresh(b, j)), before(b, j)),
             name="hidden",
         )
         if not lens:
@@ -255,7 +318,7 @@ def _lstm_step(
         return [out, te.compute(old.shape, lambda b, j: _kept(at, lens, b, fresh(b, j), old(b, j)), name="kept_cell")]
 
     # Alone: were the cell no output of the kernel, it would be inlined, and with it several exponentials.
-    pair = node.te(gates, direction.projected, product, cell, hidden, position, *extra, name="lstm_gates", alone=True)
+    pair = node.te(gates, direction.projected, product, cell, hidden, position, *extra, name="lstm_gates", alone=True, same=direction.reverse)
     return node.emit(relax.TupleGetItem(pair, 0)), node.emit(relax.TupleGetItem(pair, 1))
 
 
@@ -271,10 +334,11 @@ def _gru_step(
         return bounded(_at(projected, at, b, k * size + j) + product(b, k * size + j))
 
     def finish(z: Any, candidate: Any, old: Any) -> Any:
-        return (tirx.const(1, str(old.ty.dtype)) - z) * candidate + z * old
+        # (1 - z) candidate + z old, with either gate written once: they are large expressions.
+        return old + (tirx.const(1, str(old.ty.dtype)) - z) * (candidate - old)
 
     if node.int("linear_before_reset", 0) != 0:
-        product = _recurrent(node, direction, hidden)
+        product = direction.recurrent(hidden)
 
         def gates(
             projected: te.Tensor, product: te.Tensor, old: te.Tensor, at: te.Tensor, *lens: te.Tensor
@@ -289,7 +353,7 @@ def _gru_step(
             return [te.compute(old.shape, new, name="hidden"), reset]
 
         # The reset gate is an output only so that it is not inlined into the next activation.
-        pair = node.te(gates, direction.projected, product, hidden, position, *masks, name="gru_gates", alone=True)
+        pair = node.te(gates, direction.projected, product, hidden, position, *masks, name="gru_gates", alone=True, same=direction.reverse)
         return node.emit(relax.TupleGetItem(pair, 0)), None
 
     update, candidate = _gru_weights(node, direction, size)
@@ -298,7 +362,7 @@ def _gru_step(
     def reset_state(projected: te.Tensor, product: te.Tensor, old: te.Tensor, at: te.Tensor) -> te.Tensor:
         return te.compute(old.shape, lambda b, j: f(total(projected, product, at, 1, b, j)) * old(b, j), name="reset")
 
-    kept = node.te(reset_state, direction.projected, product, hidden, position, name="gru_reset")
+    kept = node.te(reset_state, direction.projected, product, hidden, position, name="gru_reset", same=("gru_reset", direction.reverse))
     inner = node.emit(relax.op.matmul(kept, candidate))
 
     def output(
@@ -311,16 +375,16 @@ def _gru_step(
 
         return te.compute(old.shape, new, name="hidden")
 
-    return node.te(output, direction.projected, product, inner, hidden, position, *masks, name="gru_output"), None
+    return node.te(output, direction.projected, product, inner, hidden, position, *masks, name="gru_output", same=("gru_output", direction.reverse)), None
 
 
 def _gru_weights(node: Node, direction: Direction, size: int) -> tuple[Any, Any]:
     """The recurrent weights of update and reset gate, and those of the candidate."""
-    known = constant(direction.recurrent)
+    known = constant(direction.weights)
     if known is not None:
         return const(known[:, : 2 * size]), const(known[:, 2 * size :])
     cut = [
-        node.emit(relax.op.strided_slice(direction.recurrent, axes=[1], begin=[a], end=[b]))
+        node.emit(relax.op.strided_slice(direction.weights, axes=[1], begin=[a], end=[b]))
         for a, b in ((0, 2 * size), (2 * size, 3 * size))
     ]
     return cut[0], cut[1]
@@ -329,7 +393,7 @@ def _gru_weights(node: Node, direction: Direction, size: int) -> tuple[Any, Any]
 def _rnn_step(
     node: Node, direction: Direction, hidden: Any, cell: Any, position: Any, lengths: Any
 ) -> tuple[Any, Any]:
-    product = _recurrent(node, direction, hidden)
+    product = direction.recurrent(hidden)
     bounded, (f,) = _bounded(node), direction.activations
 
     def output(projected: te.Tensor, product: te.Tensor, old: te.Tensor, at: te.Tensor, *lens: te.Tensor) -> te.Tensor:
@@ -340,7 +404,7 @@ def _rnn_step(
         )
 
     masks = [] if lengths is None else [lengths]
-    return node.te(output, direction.projected, product, hidden, position, *masks, name="rnn_output"), None
+    return node.te(output, direction.projected, product, hidden, position, *masks, name="rnn_output", same=("rnn_output", direction.reverse)), None
 
 
 _DEFAULTS: dict[str, tuple[float, ...]] = {
@@ -377,7 +441,8 @@ def _activation(name: str, parameters: Sequence[float]) -> Scalar:
 
     def apply(x: Any) -> Any:
         kind = str(x.ty.dtype)
-        return _FORMULAS[name](x, *(tirx.const(p, kind) for p in parameters), one=tirx.const(1, kind))
+        constants = [tirx.const(p, kind) for p in parameters]
+        return legalize.shared(x, lambda x: _FORMULAS[name](x, *constants, one=tirx.const(1, kind)))
 
     return apply
 
@@ -401,4 +466,9 @@ _FORMULAS: dict[str, Callable[..., Any]] = {
     "softplus": lambda x, one: te.max(x, _zero(x)) + te.log(one + legalize.exp(-te.abs(x))),
 }
 
-CONVERTERS: dict[str, type] = {"LSTM": converter(lstm), "GRU": converter(gru), "RNN": converter(rnn)}
+CONVERTERS: dict[str, type] = {
+    "LSTM": converter(lstm),
+    "GRU": converter(gru),
+    "RNN": converter(rnn),
+    "com.microsoft.DynamicQuantizeLSTM": converter(dynamic_quantize_lstm),
+}
