@@ -5,11 +5,13 @@ The keys are operator names; those of another domain than the standard's have it
 
 from typing import Any
 
-from edgetune.graph.converters import integer, qlinear, quantization, recurrent
+from edgetune.graph.converters import attention, fused, integer, qlinear, quantization, recurrent
 
 CONVERTERS: dict[str, Any] = {
     **recurrent.CONVERTERS,
     **quantization.CONVERTERS,
     **integer.CONVERTERS,
     **qlinear.CONVERTERS,
+    **fused.CONVERTERS,
+    **attention.CONVERTERS,
 }
