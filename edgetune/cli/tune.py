@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 app = typer.Typer(rich_markup_mode=None)
 
 INTERRUPTED = 130
+ROWS = 15
+"""Kernels listed without -v: those that an inference spends most of its time in."""
 
 
 @app.command()
@@ -103,7 +105,8 @@ def tune(
                 lean=lean,
                 watcher=progress,
             )
-        out_.result(result.to_json(), lambda console: _print(console, result))
+        rows = len(result.tasks) if verbose else ROWS
+        out_.result(result.to_json(), lambda console: _print(console, result, rows))
     if result.interrupted:
         raise typer.Exit(INTERRUPTED)
     reached = result.latency_ms.edgetune
@@ -115,11 +118,11 @@ def tune(
         )
 
 
-def _print(console: Console, result: TuneResult) -> None:
+def _print(console: Console, result: TuneResult, rows: int) -> None:
     from rich.table import Table
 
     table = Table("kernel", "calls", "trials", "best us", "GFLOP/s", "schedule", box=None)
-    for task in sorted(result.tasks, key=lambda t: -(t.best_us or 0) * t.weight):
+    for task in sorted(result.tasks, key=lambda t: -(t.best_us or 0) * t.weight)[:rows]:
         table.add_row(
             task.name,
             str(task.weight),
@@ -129,6 +132,8 @@ def _print(console: Console, result: TuneResult) -> None:
             task.problem or str(task.source),
         )
     console.print(table)
+    if len(result.tasks) > rows:
+        console.print(f" and {len(result.tasks) - rows} cheaper ones, which -v shows")
     for note in result.notes:
         console.print(f"note: {note}", markup=False)
     spent = f"{result.trials_spent} trials measured, {result.trials_reused} reused, {result.wall_s:.0f} s"
