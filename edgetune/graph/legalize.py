@@ -26,7 +26,7 @@ def legalizations() -> dict[str, Legalization]:
         "relax.exp": _elementwise(exp),
         "relax.sigmoid": _elementwise(sigmoid),
         "relax.tanh": _elementwise(tanh),
-        "relax.nn.silu": _elementwise(lambda x: x * sigmoid(x)),
+        "relax.nn.silu": _elementwise(lambda x: shared(x, lambda x: x * sigmoid(x))),
         "relax.nn.softmax": _softmax,
         "relax.power": _power,
     }
@@ -36,12 +36,34 @@ def _dtype(x: te.PrimExpr) -> str:
     return str(x.ty.dtype)
 
 
+def shared(value: te.PrimExpr, body: Callable[[te.PrimExpr], te.PrimExpr]) -> te.PrimExpr:
+    """Give body(value) with the value computed once.
+
+    An expression is a tree: a value that is written twice, and with it all that is inlined into it, doubles in
+    size, and a chain of such functions grows exponentially.
+    """
+    variable = tirx.Var("shared", _dtype(value))
+    return tirx.Let(variable, value, body(variable))
+
+
+def _sharing(function: Callable[[te.PrimExpr], te.PrimExpr]) -> Callable[[te.PrimExpr], te.PrimExpr]:
+    """Compute the argument of a function once."""
+
+    @functools.wraps(function)
+    def once(x: te.PrimExpr) -> te.PrimExpr:
+        return shared(x, function)
+
+    return once
+
+
+@_sharing
 def relu(x: te.PrimExpr) -> te.PrimExpr:
     """Give max(x, 0), NaN kept: a comparison with NaN is false."""
     zero = tirx.const(0, _dtype(x))
     return tirx.Select(x < zero, zero, x)
 
 
+@_sharing
 def exp(x: te.PrimExpr) -> te.PrimExpr:
     """Give e to the x in float32, within 2 units in the last place; other types go to the C library.
 
@@ -58,21 +80,36 @@ def exp(x: te.PrimExpr) -> te.PrimExpr:
     low, high = number(-87.33654), number(88.72283)
     # Comparisons with NaN are false: it passes through here, and with it through the polynomial.
     bounded = tirx.Select(x > high, high, tirx.Select(x < low, low, x))
-    n = te.floor(bounded * number(1.44269504088896341) + number(0.5))
-    r = bounded - n * number(0.693359375) - n * number(-2.12194440e-4)
-    polynomial = number(1.9875691500e-4)
-    for coefficient in (1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1):
-        polynomial = polynomial * r + number(coefficient)
-    power = polynomial * r * r + r + number(1.0)
-    # 2^n by writing n into the exponent, half of it twice so that n = 128 does not overflow on the way.
-    # The maximum makes a number of NaN, of which there is no integer.
-    whole = te.max(n, number(-127)).astype("int32")
-    half = whole >> tirx.const(1, "int32")
-    rest = whole - half
-    bias, shift = tirx.const(127, "int32"), tirx.const(23, "int32")
-    scale = [tirx.reinterpret("float32", (part + bias) << shift) for part in (half, rest)]
-    result = power * scale[0] * scale[1]
-    result = tirx.Select(x > high, number(float("inf")), result)
+
+    def reduced(bounded: te.PrimExpr, n: te.PrimExpr) -> te.PrimExpr:
+        return bounded - n * number(0.693359375) - n * number(-2.12194440e-4)
+
+    def polynomial(r: te.PrimExpr) -> te.PrimExpr:
+        value = number(1.9875691500e-4)
+        for coefficient in (
+            1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1,
+        ):  # fmt: skip
+            value = value * r + number(coefficient)
+        return value * r * r + r + number(1.0)
+
+    def scaled(value: te.PrimExpr, whole: te.PrimExpr) -> te.PrimExpr:
+        # 2^n by writing n into the exponent, half of it twice so that n = 128 does not overflow on the way.
+        half = whole >> tirx.const(1, "int32")
+        bias, shift = tirx.const(127, "int32"), tirx.const(23, "int32")
+        scale = [tirx.reinterpret("float32", (part + bias) << shift) for part in (half, whole - half)]
+        return value * scale[0] * scale[1]
+
+    def raised(bounded: te.PrimExpr, n: te.PrimExpr) -> te.PrimExpr:
+        value = shared(reduced(bounded, n), polynomial)
+        # The maximum makes a number of NaN, of which there is no integer.
+        whole = te.max(n, number(-127)).astype("int32")
+        return shared(whole, lambda w: scaled(value, w))
+
+    def of_bounded(bounded: te.PrimExpr) -> te.PrimExpr:
+        n = te.floor(bounded * number(1.44269504088896341) + number(0.5))
+        return shared(n, lambda n: raised(bounded, n))
+
+    result = tirx.Select(x > high, number(float("inf")), shared(bounded, of_bounded))
     return tirx.Select(x < low, number(0.0), result)
 
 
@@ -82,6 +119,7 @@ def sigmoid(x: te.PrimExpr) -> te.PrimExpr:
     return one / (one + exp(-x))
 
 
+@_sharing
 def tanh(x: te.PrimExpr) -> te.PrimExpr:
     """Hyperbolic tangent in float32, within 2 units in the last place; other types go to the C library.
 
@@ -93,15 +131,20 @@ def tanh(x: te.PrimExpr) -> te.PrimExpr:
     def number(value: float) -> te.PrimExpr:
         return tirx.const(value, "float32")
 
-    magnitude = tirx.Select(x < number(0), -x, x)
-    far = number(1) - number(2) / (exp(magnitude + magnitude) + number(1))
-    far = tirx.Select(x < number(0), -far, far)
-    square = x * x
-    polynomial = number(-5.70498872745e-3)
-    for coefficient in (2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1):
-        polynomial = polynomial * square + number(coefficient)
-    near = polynomial * square * x + x
-    return tirx.Select(magnitude < number(0.625), near, far)
+    def signed(far: te.PrimExpr) -> te.PrimExpr:
+        return tirx.Select(x < number(0), -far, far)
+
+    def near(square: te.PrimExpr) -> te.PrimExpr:
+        polynomial = number(-5.70498872745e-3)
+        for coefficient in (2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1):
+            polynomial = polynomial * square + number(coefficient)
+        return polynomial * square * x + x
+
+    def either(magnitude: te.PrimExpr) -> te.PrimExpr:
+        far = number(1) - number(2) / (exp(magnitude + magnitude) + number(1))
+        return tirx.Select(magnitude < number(0.625), shared(x * x, near), shared(far, signed))
+
+    return shared(tirx.Select(x < number(0), -x, x), either)
 
 
 def power(x: te.PrimExpr, exponent: float) -> te.PrimExpr:
@@ -113,6 +156,10 @@ def power(x: te.PrimExpr, exponent: float) -> te.PrimExpr:
         return te.power(x, tirx.const(exponent, _dtype(x)))
     if exponent < 0:
         return tirx.const(1, _dtype(x)) / power(x, -exponent)
+    return shared(x, lambda x: _positive_power(x, exponent))
+
+
+def _positive_power(x: te.PrimExpr, exponent: float) -> te.PrimExpr:
     whole, quarters = int(exponent), (exponent - int(exponent)) * 4
     if quarters not in (0, 1, 2, 3) or whole > 4:
         return te.power(x, tirx.const(exponent, _dtype(x)))
@@ -159,8 +206,11 @@ def _clip(builder: relax.BlockBuilder, call: Any) -> Any:
         def element(*index: te.Var) -> te.PrimExpr:
             value = x(*index)
             bounds = [tvm.tirx.const(bound.value, x.dtype) for bound in (low, high)]
-            value = tirx.Select(value < bounds[0], bounds[0], value)
-            return tirx.Select(value > bounds[1], bounds[1], value)
+
+            def clip(x: te.PrimExpr) -> te.PrimExpr:
+                return tirx.Select(x > bounds[1], bounds[1], tirx.Select(x < bounds[0], bounds[0], x))
+
+            return shared(value, clip)
 
         return te.compute(x.shape, element, name="T_clip")
 

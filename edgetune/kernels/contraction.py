@@ -211,7 +211,13 @@ def _schedule(
     ``keep`` says what stays in the cache while the other streams by: ``weights`` or ``input``.
     """
     stage = sch.get_sblock(_STAGE)
-    (n, o, h, w, i), rest = _output_loops(sch, stage, extents)
+    last = inline_into_last(sch, stage)
+    if last is None:
+        raise ValueError("a contraction has a block that flattens it")
+    width = _row_width(sch, last, extents)
+    if width < extents["w"]:
+        return _schedule_rows(sch, extents, target, blocks, columns, keep, last, width)
+    (n, o, h, w, i), rest = _output_loops(sch, stage, last, extents)
     o_outer, o_tile = sch.split(o, [None, blocks])
     w_outer, w_tile = sch.split(w, [None, option(sch, columns, columns[0])])
     o_chunk, h_chunk, w_chunk = parallel_chunks(extents, target, blocks, columns[0])
@@ -230,7 +236,7 @@ def _schedule(
     _reduce_in_registers(sch, stage, extents)
     schedule_padding(sch, parallel)
     if rest is not None:
-        _finish_rows(sch, rest, h_inner, extents, target)
+        _finish_row(sch, rest, h_inner, extents, target)
     return sch
 
 
@@ -264,8 +270,17 @@ def parallel_chunks(
     return min(((outputs, *image) for outputs in divisors(o) for image in images), key=traffic)
 
 
+def _row_width(sch: Schedule, last: SBlockRV, extents: dict[str, int]) -> int:
+    """Columns that ``last`` keeps of each of several rows; as many as are computed where it has another form."""
+    shape = [int(v.dom.extent) for v in sch.get(last).iter_vars]
+    rows = extents["h"]
+    if rows == 1 or len(shape) != 4 or [shape[0], shape[1], shape[3]] != [extents[axis] for axis in "noi"]:
+        return extents["w"]
+    return extents["w"] if shape[2] % rows else min(shape[2] // rows, extents["w"])
+
+
 def _output_loops(
-    sch: Schedule, stage: SBlockRV, extents: dict[str, int]
+    sch: Schedule, stage: SBlockRV, last: SBlockRV, extents: dict[str, int]
 ) -> tuple[list[LoopRV], SBlockRV | None]:
     """Loops ``n, o, h, w, i`` to tile, and the block that remains to be scheduled after them, if any.
 
@@ -273,9 +288,6 @@ def _output_loops(
     the result has another shape than what is computed (columns or channels padded, a larger broadcast), they
     are those of a copy out of the registers, which the remaining block then reads.
     """
-    last = inline_into_last(sch, stage)
-    if last is None:
-        raise ValueError("a contraction has a block that flattens it")
     lanes = extents["i"]
     loops = sch.get_loops(last)
     sizes = [extent_of(sch, loop) for loop in loops]
@@ -294,22 +306,57 @@ def _output_loops(
     return list(sch.get_loops(sch.cache_write(stage, 0, "local"))), last
 
 
-def _finish_rows(sch: Schedule, last: SBlockRV, row: LoopRV, extents: dict[str, int], target: Target) -> None:
-    """Schedule what reads the copied result: row by row while it is in the cache, where rows correspond."""
-    shape = [int(v.dom.extent) for v in sch.get(last).iter_vars]
-    if (
-        shape[:2] == [extents["n"], extents["o"]]
-        and shape[-1] == extents["i"]
-        and shape[2] % extents["h"] == 0
-    ):
-        loops = sch.get_loops(last)
-        if extents["h"] > 1:
-            sch.split(loops[2], [extents["h"], shape[2] // extents["h"]])
-        if shape[2] // extents["h"] <= extents["w"]:
-            sch.reverse_compute_at(last, row, preserve_unit_loops=True)
-            sch.vectorize(sch.get_loops(last)[-1])
-            return
-    spread(sch, last, target)
+def _schedule_rows(
+    sch: Schedule,
+    extents: dict[str, int],
+    target: Target,
+    blocks: int,
+    columns: list[int],
+    keep: str,
+    last: SBlockRV,
+    width: int,
+) -> Schedule:
+    """One space where rows are computed wider than the ``width`` that is kept: each goes through a buffer.
+
+    The block that writes the result leads, so that it never reads a column beyond ``width``; bounds that TVM
+    finds the other way round reach into the next row, which may be another thread's.
+    """
+    stage = sch.get_sblock(_STAGE)
+    copy = sch.cache_write(stage, 0, "local")
+    n, o, f, i = sch.get_loops(last)
+    h, w = sch.split(f, [extents["h"], width])
+    o_outer, o_tile = sch.split(o, [None, blocks])
+    o_chunk, h_chunk, _ = parallel_chunks(extents, target, blocks, columns[0])
+    h_parallel, h_inner = tile(sch, h, h_chunk)
+    o_parallel, o_inner = tile(sch, o_outer, o_chunk)
+    inner = (o_inner, h_inner) if keep == "weights" else (h_inner, o_inner)
+    sch.reorder(n, o_parallel, h_parallel, *inner, o_tile, w, i)
+    parallel = sch.fuse(n, o_parallel, h_parallel)
+    sch.parallel(parallel)
+    sch.vectorize(i)
+    sch.compute_at(copy, h_inner, preserve_unit_loops=True)
+    *_, o, h, w, i = sch.get_loops(copy)
+    o_outer, o_tile = sch.split(o, [None, blocks])
+    w_outer, w_tile = sch.split(w, [None, option(sch, columns, columns[0])])
+    sch.reorder(h, w_outer, o_outer, o_tile, w_tile, i)
+    sch.unroll(o_tile)
+    sch.unroll(w_tile)
+    sch.vectorize(i)
+    sch.compute_at(stage, o_outer, preserve_unit_loops=True)
+    _reduce_in_registers(sch, stage, extents)
+    schedule_padding(sch, parallel)
+    return sch
+
+
+def _finish_row(sch: Schedule, last: SBlockRV, row: LoopRV, extents: dict[str, int], target: Target) -> None:
+    """Schedule what reads the copied result: while it is in the cache, where it is a single row."""
+    n, o, f, i = [int(v.dom.extent) for v in sch.get(last).iter_vars][:4]
+    kept = len(sch.get(last).iter_vars) == 4 and [n, o, i] == [extents[axis] for axis in "noi"]
+    if kept and extents["h"] == 1 and f <= extents["w"]:
+        sch.reverse_compute_at(last, row, preserve_unit_loops=True)
+        sch.vectorize(sch.get_loops(last)[-1])
+    else:
+        spread(sch, last, target)
 
 
 def _reduce_in_registers(sch: Schedule, stage: SBlockRV, extents: dict[str, int]) -> None:
