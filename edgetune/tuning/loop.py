@@ -196,13 +196,16 @@ class Run:
         def known(state: TaskState) -> list[Measured]:
             return [_measured(record) for record in self._records[state.task.workload]]
 
-        pipeline = Pipeline(self._states, self._policy, searches, known, builder, gate, self._left)
+        pipeline = Pipeline(
+            self._states, self._policy, searches, known, builder, gate, self._left, self._options.batch
+        )
         with pipeline:
             self._report("starting")
-            while (batch := pipeline.next(stop)) is not None:
+            while batches := pipeline.next(stop):
                 with gate.measuring():
-                    results = self._measure_batch(pipeline, batch, measurer, stop)
-                pipeline.done(batch, results)
+                    records = self._measure_steadily(pipeline, batches, measurer, stop)
+                for batch, measured in zip(batches, records, strict=True):
+                    pipeline.done(batch, [_measured(record) for record in measured])
                 self._report("searching and building")
 
     def outcome(self) -> TuningOutcome:
@@ -246,13 +249,32 @@ class Run:
         limit_s = self._budget.time_s
         return limit_s is not None and time.monotonic() - self._started >= limit_s
 
+    def _measure_steadily(
+        self, pipeline: Pipeline, batches: Sequence[Batch], measurer: Measurer, stop: Callable[[], bool]
+    ) -> list[list[Record]]:
+        """Measure batches between two pulses, and once more where the device drifted meanwhile."""
+        before = measurer.pulse()
+        records = [self._measure_batch(pipeline, batch, measurer, stop) for batch in batches]
+        after = measurer.pulse()
+        drift = _change(before, after)
+        remeasured = drift > self._options.measure.drift_bound and not stop()
+        if remeasured:
+            before = measurer.pulse()
+            for batch, measured in zip(batches, records, strict=True):
+                _prepare(measurer, batch)
+                measured[:] = [self._again(batch, record, measurer) for record in measured]
+                with pipeline.changing():
+                    self._recount(batch.state, measured)
+            after = measurer.pulse()
+            drift = _change(before, after)
+        self._note_drift(before, after, drift, remeasured)
+        return records
+
     def _measure_batch(
         self, pipeline: Pipeline, batch: Batch, measurer: Measurer, stop: Callable[[], bool]
-    ) -> list[Measured]:
-        """Measure a batch between two pulses, and once more where the device drifted meanwhile."""
-        if batch.prepared is not None:
-            measurer.prepare(batch.prepared)
-        before = measurer.pulse()
+    ) -> list[Record]:
+        """Measure and record one candidate after the other."""
+        _prepare(measurer, batch)
         records: list[Record] = []
         for candidate, built in batch.items:
             if stop():
@@ -267,18 +289,7 @@ class Run:
             self._spent += 1
             records.append(record)
             self._report("measuring")
-        after = measurer.pulse()
-        drift = _change(before, after)
-        remeasured = drift > self._options.measure.drift_bound and not stop()
-        if remeasured:
-            before = measurer.pulse()
-            records = [self._again(batch, record, measurer) for record in records]
-            with pipeline.changing():
-                self._recount(batch.state, records)
-            after = measurer.pulse()
-            drift = _change(before, after)
-        self._note_drift(before, after, drift, remeasured)
-        return [_measured(record) for record in records]
+        return records
 
     def _again(self, batch: Batch, old: Record, measurer: Measurer) -> Record:
         """Measure a candidate that worked a second time; that time counts."""
@@ -348,6 +359,11 @@ class Run:
                 activity,
             )
         )
+
+
+def _prepare(measurer: Measurer, batch: Batch) -> None:
+    if batch.prepared is not None:
+        measurer.prepare(batch.prepared)
 
 
 def _measured(record: Record) -> Measured:

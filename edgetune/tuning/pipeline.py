@@ -3,18 +3,18 @@
     allocation policy -> search -> built by workers -> queue -> (the caller measures)
 
 While a batch is measured the next is built and the one after that is searched for, as far as the gate
-lets them run at the same time. No more batches are under way than that takes: the choice of the next task
-and its search should know how the last batches went.
+lets them run at the same time. No more candidates are under way than that takes: the choice of the next
+task and its search should know how the last ones went.
 """
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from edgetune.records import Artifact, Candidate
 from edgetune.tuning.allocation import AllocationPolicy, TaskState
@@ -26,10 +26,6 @@ from edgetune.tuning.search import Measured, SearchFactory, SearchPolicy
 from edgetune.tuning.search_process import SearchError
 
 _POLL_S = 0.2
-_DEPTH_SHARED = 2
-"""Batches under way where measuring excludes host work: one is searched for while the other is built."""
-_DEPTH = 3
-"""Batches under way otherwise: one searched for, one built, one measured."""
 
 
 @dataclass
@@ -70,6 +66,9 @@ class Pipeline:
         builder: builds candidates.
         gate: when the host may work.
         budget: how many trials are left in all, None without a limit.
+        batch: usual number of candidates in a batch. Where measuring excludes host work, the next batch is
+            begun while at most so many candidates are under way (one batch is built meanwhile, or many
+            small ones); otherwise while at most twice as many are (one built, one measured).
     """
 
     def __init__(
@@ -81,6 +80,7 @@ class Pipeline:
         builder: CandidateBuilder,
         gate: Gate,
         budget: Callable[[], int | None],
+        batch: int,
     ) -> None:
         self._states = states
         self._policy = policy
@@ -89,15 +89,17 @@ class Pipeline:
         self._builder = builder
         self._gate = gate
         self._budget = budget
-        self._depth = _DEPTH_SHARED if gate.shares_host else _DEPTH
+        self._ahead = batch if gate.shares_host else 2 * batch
         self._under_way = 0
+        self._finished = False
         self._searches: dict[str, SearchPolicy] = {}
         self._prepared: dict[str, Prepared | None] = {}
         self.lock = threading.Condition()
         self._stop = threading.Event()
         self._error: BaseException | None = None
-        self._proposed: queue.Queue[tuple[TaskState, list[Candidate]] | None] = queue.Queue(maxsize=1)
-        self._built: queue.Queue[Batch | None] = queue.Queue(maxsize=1)
+        # Without a bound of their own: what is under way is bounded as a whole.
+        self._proposed: queue.SimpleQueue[tuple[TaskState, list[Candidate]] | None] = queue.SimpleQueue()
+        self._built: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
         self._threads = [
             threading.Thread(target=self._guarded, args=(body,), name=f"edgetune-{name}", daemon=True)
             for name, body in (("search", self._search), ("build", self._build))
@@ -120,27 +122,33 @@ class Pipeline:
         for thread in self._threads:
             thread.join(timeout_s)
 
-    def next(self, stop: Callable[[], bool]) -> Batch | None:
-        """Wait for a batch; None when there will be no more, or when ``stop`` says so.
+    def next(self, stop: Callable[[], bool]) -> list[Batch]:
+        """Wait for a batch, and return all that are ready; none when ``stop`` says so, or there will be none.
 
         Raises:
             Exception: what ended one of the threads.
         """
-        while not stop():
-            try:
-                batch = self._built.get(timeout=_POLL_S)
-            except queue.Empty:
-                continue
-            if batch is None and self._error is not None:
-                raise self._error
-            return batch
-        return None
+        ready: list[Batch] = []
+        while not ready and not self._finished and not stop():
+            with contextlib.suppress(queue.Empty):
+                self._take(ready, self._built.get(timeout=_POLL_S))
+        while not self._built.empty():
+            self._take(ready, self._built.get())
+        if self._error is not None:
+            raise self._error
+        return ready
+
+    def _take(self, ready: list[Batch], item: Batch | None) -> None:
+        if item is None:
+            self._finished = True
+        else:
+            ready.append(item)
 
     def done(self, batch: Batch, results: Sequence[Measured]) -> None:
         """Report what came of a batch; its task may have the next one."""
         with self.lock:
             batch.close()
-            self._under_way -= 1
+            self._under_way -= len(batch.items)
             search = self._searches.get(batch.state.task.workload)
             if search is not None:
                 search.learn(results)
@@ -162,7 +170,10 @@ class Pipeline:
                 self._error = error
                 self._stop.set()
         finally:
-            self._put(self._built if body == self._build else self._proposed, None)
+            if body == self._build or self._error is not None:
+                self._built.put(None)
+            else:
+                self._proposed.put(None)
 
     def _search(self) -> None:
         while not self._stop.is_set():
@@ -173,7 +184,7 @@ class Pipeline:
             with self._gate.host_work():
                 candidates = self._propose(state, count)
             if candidates:
-                self._put(self._proposed, (state, candidates))
+                self._proposed.put((state, candidates))
 
     def _choose(self) -> tuple[TaskState, int] | None:
         """Wait until the policy has work; None when it never will again."""
@@ -182,9 +193,9 @@ class Pipeline:
                 left = self._budget()
                 pending = sum(state.pending for state in self._states)
                 choice = self._policy.choose(self._states, None if left is None else left - pending)
-                if choice is not None and self._under_way < self._depth:
+                if choice is not None and self._under_way <= self._ahead:
                     choice[0].pending += choice[1]
-                    self._under_way += 1
+                    self._under_way += choice[1]
                     return choice
                 if choice is None and not self._under_way:
                     return None
@@ -205,13 +216,14 @@ class Pipeline:
             return []
         with self.changing():
             state.pending += len(candidates) - count
+            self._under_way += len(candidates) - count
         return candidates
 
     def _cancel(self, state: TaskState, count: int, reason: str = "") -> None:
         """Take back a batch that cannot be; its task gets no more of them."""
         with self.changing():
             state.pending -= count
-            self._under_way -= 1
+            self._under_way -= count
             if reason:
                 state.set_aside(reason)
             elif state.is_open:
@@ -237,13 +249,4 @@ class Pipeline:
                 continue
             self._prepared.setdefault(workload, prepared)
             items = list(zip(candidates, built, strict=True))
-            self._put(self._built, Batch(state, self._prepared[workload], items))
-
-    def _put(self, target: queue.Queue[Any], item: object) -> None:
-        """Wait for room, unless the pipeline is stopped by the one who would make it."""
-        while not self._stop.is_set() or self._error is not None:
-            try:
-                target.put(item, timeout=_POLL_S)
-            except queue.Full:
-                continue
-            return
+            self._built.put(Batch(state, self._prepared[workload], items))
