@@ -121,7 +121,7 @@ class Rewriter:
             return None
         array = self.constant(call.args[0])
         return (
-            None if array is None else relax.const(np.ascontiguousarray(fold(array, call)), str(array.dtype))
+            None if array is None else relax.const(np.asarray(fold(array, call), order="C"), str(array.dtype))
         )
 
     def _emit(self, value: Any) -> Any:

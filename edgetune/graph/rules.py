@@ -378,4 +378,5 @@ def _pad_to(array: np.ndarray, axis: int, multiple: int) -> np.ndarray:
 
 
 def _const(array: np.ndarray) -> Any:
-    return relax.const(np.ascontiguousarray(array), str(array.dtype))
+    # np.ascontiguousarray would give a scalar one dimension.
+    return relax.const(np.asarray(array, order="C"), str(array.dtype))
