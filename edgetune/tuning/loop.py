@@ -296,7 +296,8 @@ class Run:
         artifact = next((a for a in batch.artifacts if a.candidate.trace == old.trace), None)
         if artifact is None or not isinstance(old.outcome, Timing):
             return old
-        outcome = measurer.measure(artifact, batch.state.best_s)
+        # In full, unless it was slow before: the best time known may come from the unsteady moment.
+        outcome = measurer.measure(artifact, batch.state.best_s if old.outcome.slow else None)
         if not isinstance(outcome, Timing):
             # It worked once: the failure is the unsteady device's.
             return old

@@ -68,7 +68,8 @@ class Pipeline:
         budget: how many trials are left in all, None without a limit.
         batch: usual number of candidates in a batch. Where measuring excludes host work, the next batch is
             begun while at most so many candidates are under way (one batch is built meanwhile, or many
-            small ones); otherwise while at most twice as many are (one built, one measured).
+            small ones, and measured together); otherwise while at most twice as many are (one built, one
+            measured).
     """
 
     def __init__(
@@ -90,6 +91,7 @@ class Pipeline:
         self._gate = gate
         self._budget = budget
         self._ahead = batch if gate.shares_host else 2 * batch
+        self._enough = batch if gate.shares_host else 1
         self._under_way = 0
         self._finished = False
         self._searches: dict[str, SearchPolicy] = {}
@@ -123,13 +125,15 @@ class Pipeline:
             thread.join(timeout_s)
 
     def next(self, stop: Callable[[], bool]) -> list[Batch]:
-        """Wait for a batch, and return all that are ready; none when ``stop`` says so, or there will be none.
+        """Wait for batches and return all that are ready; none when ``stop`` says so, or there will be none.
+
+        Where measuring stops the host's work, small batches are collected first.
 
         Raises:
             Exception: what ended one of the threads.
         """
         ready: list[Batch] = []
-        while not ready and not self._finished and not stop():
+        while not self._finished and not self._is_enough(ready) and not stop():
             with contextlib.suppress(queue.Empty):
                 self._take(ready, self._built.get(timeout=_POLL_S))
         while not self._built.empty():
@@ -137,6 +141,10 @@ class Pipeline:
         if self._error is not None:
             raise self._error
         return ready
+
+    def _is_enough(self, ready: Sequence[Batch]) -> bool:
+        collected = sum(len(batch.items) for batch in ready)
+        return bool(ready) and (collected >= self._enough or collected >= self._under_way)
 
     def _take(self, ready: list[Batch], item: Batch | None) -> None:
         if item is None:
