@@ -136,19 +136,18 @@ def difference(expected: list[Any], got: list[Any], case: Any) -> str:
 
 
 def settings(case: Any) -> dict[str, np.ndarray]:
-    """Small inputs after the first one: axes, shapes, scales, flags."""
+    """Small inputs that say what to do: integers and flags, and the scales and region of Resize."""
     names = [value.name for value in case.model.graph.input]
+    resize = case.model.graph.node and case.model.graph.node[0].op_type in ("Resize", "Upsample")
     found = {}
-    for name, value in list(zip(names, case.data_sets[0][0], strict=False))[0:]:
-        array = np.asarray(value) if not isinstance(value, list) else None
-        if (
-            array is not None
-            and array.ndim <= 1
-            and array.size <= MAX_SETTING_ELEMENTS
-            and array.dtype != object
-        ):
+    for index, (name, value) in enumerate(zip(names, case.data_sets[0][0], strict=False)):
+        if isinstance(value, list):
+            continue
+        array = np.asarray(value)
+        kinds = "iubf" if resize and index else "iub"
+        if array.ndim <= 1 and array.size <= MAX_SETTING_ELEMENTS and array.dtype.kind in kinds:
             found[name] = array
-    return {n: a for n, a in found.items() if a.dtype.kind in "iub"}
+    return found
 
 
 def run_case(case: Any, target: Any) -> tuple[str, str, tuple[str, ...]]:
@@ -164,7 +163,7 @@ def run_case(case: Any, target: Any) -> tuple[str, str, tuple[str, ...]]:
         try:
             wrong = compile_and_compare(case, target, frozen)
         except EdgetuneError as error:
-            reason = reason or str(error)
+            reason = str(error)
             continue
         return ("wrong" if wrong else "right"), wrong, tuple(frozen)
     return "refused", reason, ()

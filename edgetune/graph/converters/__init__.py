@@ -5,7 +5,19 @@ The keys are operator names; those of another domain than the standard's have it
 
 from typing import Any
 
-from edgetune.graph.converters import attention, fused, integer, qlinear, quantization, recurrent
+from edgetune.graph.converters import (
+    attention,
+    elementwise,
+    fused,
+    integer,
+    qlinear,
+    quantization,
+    rearranging,
+    recurrent,
+    reductions,
+    refused,
+    resize,
+)
 
 CONVERTERS: dict[str, Any] = {
     **recurrent.CONVERTERS,
@@ -14,4 +26,9 @@ CONVERTERS: dict[str, Any] = {
     **qlinear.CONVERTERS,
     **fused.CONVERTERS,
     **attention.CONVERTERS,
+    **elementwise.CONVERTERS,
+    **reductions.CONVERTERS,
+    **rearranging.CONVERTERS,
+    **resize.CONVERTERS,
+    **refused.CONVERTERS,
 }

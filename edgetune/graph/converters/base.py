@@ -18,6 +18,9 @@ Convert = Callable[["Node"], Any]
 """Gives the node's output, or a list of them (None for one that nobody can read)."""
 
 
+_STOCK: dict[str, Any] = dict(onnx_frontend._get_convert_map())
+"""TVM's own converters, kept before ours are put among them."""
+
 _OPAQUE = 8
 """TVM's ``OpPatternKind`` of a kernel that nothing is known of."""
 
@@ -130,7 +133,7 @@ class Node:
 
     def by_importer(self, op_type: str, inputs: Sequence[Any], attributes: dict[str, Any], outputs: int = 1) -> Any:
         """Convert another operator the importer's way."""
-        converter = onnx_frontend._get_convert_map()[op_type].get_converter(self.opset)
+        converter = _STOCK[op_type].get_converter(self.opset)
         arguments = onnx_frontend.onnx_input()
         arguments.extend(inputs)
         given = {**attributes, "tvm_custom": {"name": op_type, "num_outputs": outputs}}
