@@ -18,7 +18,7 @@ import numpy as np
 import onnx
 import tvm
 from tvm import relax, te
-from tvm.relax.frontend.onnx import from_onnx, onnx_frontend  # noqa: TID251  # the gaps are filled here
+from tvm.relax.frontend.onnx import from_onnx, onnx_frontend
 
 from edgetune.errors import UnsupportedModelError
 from edgetune.graph.converters import CONVERTERS

@@ -14,6 +14,9 @@ from tvm.relax.frontend.onnx import onnx_frontend
 
 from edgetune.errors import UnsupportedModelError
 
+Int = int
+"""The type, where the method ``Node.int`` hides its name."""
+
 Convert = Callable[["Node"], Any]
 """Gives the node's output, or a list of them (None for one that nobody can read)."""
 
@@ -79,7 +82,9 @@ class Node:
             return None
         value = self.array(index)
         if value is None:
-            raise UnsupportedModelError(f"{what} must be known when the model is compiled: freeze the input it depends on")
+            raise UnsupportedModelError(
+                f"{what} must be known when the model is compiled: freeze the input it depends on"
+            )
         return value
 
     def int(self, name: str, default: int) -> int:
@@ -95,7 +100,7 @@ class Node:
         value = self.attributes.get(name, default)
         return value.decode() if isinstance(value, bytes) else str(value)
 
-    def ints(self, name: str, default: Sequence[int] | None = None) -> list[int] | None:
+    def ints(self, name: str, default: Sequence[Int] | None = None) -> list[Int] | None:
         """A list of integers, or ``default``."""
         value = self.attributes.get(name)
         if value is None:
@@ -131,7 +136,9 @@ class Node:
             return call
         return self.builder.emit(call)
 
-    def by_importer(self, op_type: str, inputs: Sequence[Any], attributes: dict[str, Any], outputs: int = 1) -> Any:
+    def by_importer(
+        self, op_type: str, inputs: Sequence[Any], attributes: dict[str, Any], outputs: Int = 1
+    ) -> Any:
         """Convert another operator the importer's way."""
         converter = _STOCK[op_type].get_converter(self.opset)
         arguments = onnx_frontend.onnx_input()

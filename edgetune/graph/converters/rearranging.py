@@ -21,7 +21,9 @@ def space_to_depth(node: Node) -> Any:
     if order is None:
         raise UnsupportedModelError(f"the mode {node.text('mode', '')!r} is not one of the standard's")
     moved = relax.op.permute_dims(split, order)
-    return node.emit(relax.op.reshape(moved, (batch, channels * block * block, height // block, width // block)))
+    return node.emit(
+        relax.op.reshape(moved, (batch, channels * block * block, height // block, width // block))
+    )
 
 
 def reverse_sequence(node: Node) -> Any:
@@ -53,7 +55,7 @@ def conv_transpose(node: Node) -> Any:
     size, kernel = shape(node.needed(0))[2:], shape(node.needed(1))[2:]
     rank = len(size)
     wanted = [int(s) for s in wanted][-rank:]
-    stride, dilation = (node.ints(name, [1] * rank) or [1] * rank for name in ("strides", "dilations"))
+    stride, dilation = ([int(v) for v in node.ints(name) or [1] * rank] for name in ("strides", "dilations"))
     extra = node.ints("output_padding", [0] * rank) or [0] * rank
     begin, end = [], []
     for i in range(rank):
@@ -81,12 +83,13 @@ def col2im(node: Node) -> Any:
         if value is not None
     )
     rank = len(image)
-    stride, dilation = (node.ints(name, [1] * rank) or [1] * rank for name in ("strides", "dilations"))
+    stride, dilation = ([int(v) for v in node.ints(name) or [1] * rank] for name in ("strides", "dilations"))
     pads = node.ints("pads", [0] * 2 * rank) or [0] * 2 * rank
     batch, rows, _ = shape(x)
     channels = rows // int(np.prod(block))
     counts = [
-        (image[i] + pads[i] + pads[rank + i] - dilation[i] * (block[i] - 1) - 1) // stride[i] + 1 for i in range(rank)
+        (image[i] + pads[i] + pads[rank + i] - dilation[i] * (block[i] - 1) - 1) // stride[i] + 1
+        for i in range(rank)
     ]
 
     def gather(x: te.Tensor) -> te.Tensor:
@@ -99,7 +102,9 @@ def col2im(node: Node) -> Any:
                 step = tirx.floordiv(offset, stride[i])
                 inside += [offset >= 0, tirx.floormod(offset, stride[i]) == 0, step < counts[i]]
                 row, column = row * block[i] + axes[i], column * counts[i] + step
-            return te.sum(te.if_then_else(te.all(*inside), x(n, row, column), tirx.const(0, x.dtype)), axis=axes)
+            return te.sum(
+                te.if_then_else(te.all(*inside), x(n, row, column), tirx.const(0, x.dtype)), axis=axes
+            )
 
         return te.compute((batch, channels, *image), at, name="col2im")
 

@@ -73,7 +73,9 @@ Directions = Callable[[Node, Any, int, Sequence[str]], Iterator[Direction]]
 
 def dynamic_quantize_lstm(node: Node) -> Any:
     """com.microsoft DynamicQuantizeLSTM: an LSTM whose products quantise the input and the state over their ranges."""
-    return _run(node, gates=4, step=_lstm_step, defaults=("Sigmoid", "Tanh", "Tanh"), directions=_quantized_directions)
+    return _run(
+        node, gates=4, step=_lstm_step, defaults=("Sigmoid", "Tanh", "Tanh"), directions=_quantized_directions
+    )
 
 
 def _run(
@@ -92,7 +94,9 @@ def _run(
             hidden, cell = step(node, direction, hidden, cell, const(np.array([position], np.int32)), lengths)
             outputs[position] = hidden
         if lengths is not None:
-            outputs = [_masked(node, y, const(np.array([t], np.int32)), lengths) for t, y in enumerate(outputs)]
+            outputs = [
+                _masked(node, y, const(np.array([t], np.int32)), lengths) for t, y in enumerate(outputs)
+            ]
         size = shape(hidden)[-1]
         sequences.append(_join(node, [_reshape(node, y, (1, 1, batch, size)) for y in outputs], 0))
         hiddens.append(_reshape(node, hidden, (1, batch, size)))
@@ -102,7 +106,9 @@ def _run(
         results.append(_join(node, cells, 0))
     if batch_first:
         orders = ([2, 0, 1, 3], [1, 0, 2], [1, 0, 2])
-        results = [node.emit(relax.op.permute_dims(r, order)) for r, order in zip(results, orders, strict=False)]
+        results = [
+            node.emit(relax.op.permute_dims(r, order)) for r, order in zip(results, orders, strict=False)
+        ]
     return results
 
 
@@ -117,7 +123,9 @@ def _reversals(node: Node, count: int) -> tuple[bool, ...]:
     names = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
     reverse = names[node.text("direction", "forward").lower()]
     if len(reverse) != count:
-        raise UnsupportedModelError(f"the weights are for {count} directions, the attribute names {len(reverse)}")
+        raise UnsupportedModelError(
+            f"the weights are for {count} directions, the attribute names {len(reverse)}"
+        )
     return reverse
 
 
@@ -162,7 +170,11 @@ def _directions(node: Node, x: Any, gates: int, defaults: Sequence[str]) -> Iter
     separate = gates == 3 and node.int("linear_before_reset", 0) != 0
     for index, backwards in enumerate(reverse):
         bias = node.input(3)
-        halves = [None, None] if bias is None else [_part(node, bias, index, k * rows, (k + 1) * rows) for k in (0, 1)]
+        halves = (
+            [None, None]
+            if bias is None
+            else [_part(node, bias, index, k * rows, (k + 1) * rows) for k in (0, 1)]
+        )
         if not separate and halves[0] is not None:
             halves = [_add(node, *halves), None]
         weights = _transposed(node, _part(node, r, index))
@@ -238,7 +250,9 @@ def _join(node: Node, parts: Sequence[Any], axis: int) -> Any:
         groups = [parts[i : i + _CONCAT] for i in range(0, len(parts), _CONCAT)]
         # Alone: fused, the tree would be one kernel again.
         parts = [
-            g[0] if len(g) == 1 else node.te(stack, *g, name="stack", alone=True, same=("stack", *map(shape, g)))
+            g[0]
+            if len(g) == 1
+            else node.te(stack, *g, name="stack", alone=True, same=("stack", *map(shape, g)))
             for g in groups
         ]
     return parts[0]
@@ -249,7 +263,9 @@ def _masked(node: Node, y: Any, position: Any, lengths: Any) -> Any:
 
     def mask(y: te.Tensor, at: te.Tensor, lens: te.Tensor) -> te.Tensor:
         zero = tirx.const(0, y.dtype)
-        return te.compute(y.shape, lambda b, h: tirx.Select(at(0) < lens(b).astype("int32"), y(b, h), zero), name="mask")
+        return te.compute(
+            y.shape, lambda b, h: tirx.Select(at(0) < lens(b).astype("int32"), y(b, h), zero), name="mask"
+        )
 
     return node.te(mask, y, position, lengths, name="sequence_mask", same="mask")
 
@@ -264,7 +280,9 @@ def _bounded(node: Node) -> Scalar:
     limit = node.float("clip", 0.0)
     if limit <= 0:
         return lambda x: x
-    return lambda x: te.max(te.min(x, tirx.const(limit, str(x.ty.dtype))), tirx.const(-limit, str(x.ty.dtype)))
+    return lambda x: te.max(
+        te.min(x, tirx.const(limit, str(x.ty.dtype))), tirx.const(-limit, str(x.ty.dtype))
+    )
 
 
 def _at(projected: te.Tensor, position: te.Tensor, b: Any, column: Any) -> Any:
@@ -288,7 +306,12 @@ def _lstm_step(
     f, g, h = direction.activations
 
     def gates(
-        projected: te.Tensor, product: te.Tensor, old: te.Tensor, before: te.Tensor, at: te.Tensor, *rest: te.Tensor
+        projected: te.Tensor,
+        product: te.Tensor,
+        old: te.Tensor,
+        before: te.Tensor,
+        at: te.Tensor,
+        *rest: te.Tensor,
     ) -> list[te.Tensor]:
         size = int(old.shape[1])
         peephole = rest[-1] if peepholes else None
@@ -315,10 +338,24 @@ def _lstm_step(
         )
         if not lens:
             return [out, fresh]
-        return [out, te.compute(old.shape, lambda b, j: _kept(at, lens, b, fresh(b, j), old(b, j)), name="kept_cell")]
+        return [
+            out,
+            te.compute(old.shape, lambda b, j: _kept(at, lens, b, fresh(b, j), old(b, j)), name="kept_cell"),
+        ]
 
     # Alone: were the cell no output of the kernel, it would be inlined, and with it several exponentials.
-    pair = node.te(gates, direction.projected, product, cell, hidden, position, *extra, name="lstm_gates", alone=True, same=direction.reverse)
+    pair = node.te(
+        gates,
+        direction.projected,
+        product,
+        cell,
+        hidden,
+        position,
+        *extra,
+        name="lstm_gates",
+        alone=True,
+        same=direction.reverse,
+    )
     return node.emit(relax.TupleGetItem(pair, 0)), node.emit(relax.TupleGetItem(pair, 1))
 
 
@@ -343,7 +380,9 @@ def _gru_step(
         def gates(
             projected: te.Tensor, product: te.Tensor, old: te.Tensor, at: te.Tensor, *lens: te.Tensor
         ) -> list[te.Tensor]:
-            reset = te.compute(old.shape, lambda b, j: f(total(projected, product, at, 1, b, j)), name="reset")
+            reset = te.compute(
+                old.shape, lambda b, j: f(total(projected, product, at, 1, b, j)), name="reset"
+            )
 
             def new(b: Any, j: Any) -> Any:
                 inner = _at(projected, at, b, 2 * size + j) + reset(b, j) * product(b, 2 * size + j)
@@ -353,20 +392,45 @@ def _gru_step(
             return [te.compute(old.shape, new, name="hidden"), reset]
 
         # The reset gate is an output only so that it is not inlined into the next activation.
-        pair = node.te(gates, direction.projected, product, hidden, position, *masks, name="gru_gates", alone=True, same=direction.reverse)
+        pair = node.te(
+            gates,
+            direction.projected,
+            product,
+            hidden,
+            position,
+            *masks,
+            name="gru_gates",
+            alone=True,
+            same=direction.reverse,
+        )
         return node.emit(relax.TupleGetItem(pair, 0)), None
 
     update, candidate = _gru_weights(node, direction, size)
     product = node.emit(relax.op.matmul(hidden, update))
 
     def reset_state(projected: te.Tensor, product: te.Tensor, old: te.Tensor, at: te.Tensor) -> te.Tensor:
-        return te.compute(old.shape, lambda b, j: f(total(projected, product, at, 1, b, j)) * old(b, j), name="reset")
+        return te.compute(
+            old.shape, lambda b, j: f(total(projected, product, at, 1, b, j)) * old(b, j), name="reset"
+        )
 
-    kept = node.te(reset_state, direction.projected, product, hidden, position, name="gru_reset", same=("gru_reset", direction.reverse))
+    kept = node.te(
+        reset_state,
+        direction.projected,
+        product,
+        hidden,
+        position,
+        name="gru_reset",
+        same=("gru_reset", direction.reverse),
+    )
     inner = node.emit(relax.op.matmul(kept, candidate))
 
     def output(
-        projected: te.Tensor, product: te.Tensor, inner: te.Tensor, old: te.Tensor, at: te.Tensor, *lens: te.Tensor
+        projected: te.Tensor,
+        product: te.Tensor,
+        inner: te.Tensor,
+        old: te.Tensor,
+        at: te.Tensor,
+        *lens: te.Tensor,
     ) -> te.Tensor:
         def new(b: Any, j: Any) -> Any:
             fresh = g(bounded(_at(projected, at, b, 2 * size + j) + inner(b, j)))
@@ -375,7 +439,17 @@ def _gru_step(
 
         return te.compute(old.shape, new, name="hidden")
 
-    return node.te(output, direction.projected, product, inner, hidden, position, *masks, name="gru_output", same=("gru_output", direction.reverse)), None
+    return node.te(
+        output,
+        direction.projected,
+        product,
+        inner,
+        hidden,
+        position,
+        *masks,
+        name="gru_output",
+        same=("gru_output", direction.reverse),
+    ), None
 
 
 def _gru_weights(node: Node, direction: Direction, size: int) -> tuple[Any, Any]:
@@ -396,7 +470,9 @@ def _rnn_step(
     product = direction.recurrent(hidden)
     bounded, (f,) = _bounded(node), direction.activations
 
-    def output(projected: te.Tensor, product: te.Tensor, old: te.Tensor, at: te.Tensor, *lens: te.Tensor) -> te.Tensor:
+    def output(
+        projected: te.Tensor, product: te.Tensor, old: te.Tensor, at: te.Tensor, *lens: te.Tensor
+    ) -> te.Tensor:
         return te.compute(
             old.shape,
             lambda b, j: _kept(at, lens, b, f(bounded(_at(projected, at, b, j) + product(b, j))), old(b, j)),
@@ -404,7 +480,16 @@ def _rnn_step(
         )
 
     masks = [] if lengths is None else [lengths]
-    return node.te(output, direction.projected, product, hidden, position, *masks, name="rnn_output", same=("rnn_output", direction.reverse)), None
+    return node.te(
+        output,
+        direction.projected,
+        product,
+        hidden,
+        position,
+        *masks,
+        name="rnn_output",
+        same=("rnn_output", direction.reverse),
+    ), None
 
 
 _DEFAULTS: dict[str, tuple[float, ...]] = {
@@ -420,7 +505,9 @@ _DEFAULTS: dict[str, tuple[float, ...]] = {
 
 def _activations(node: Node, defaults: Sequence[str]) -> list[Scalar]:
     """The named activations with their parameters, which are dealt out in order to those that take one."""
-    names = [v.decode() if isinstance(v, bytes) else str(v) for v in node.attributes.get("activations", defaults)]
+    names = [
+        v.decode() if isinstance(v, bytes) else str(v) for v in node.attributes.get("activations", defaults)
+    ]
     if len(names) != len(defaults):
         raise UnsupportedModelError(f"{len(names)} activations are named, {len(defaults)} are needed")
     alphas = list(node.attributes.get("activation_alpha", ()))

@@ -53,7 +53,9 @@ class Checker:
         names = [item.name for item in session.get_outputs()]
         return dict(zip(names, session.run(names, dict(inputs)), strict=True))
 
-    def compiled(self, model: onnx.ModelProto, outputs: Mapping[str, np.ndarray]) -> Callable[..., list[np.ndarray]]:
+    def compiled(
+        self, model: onnx.ModelProto, outputs: Mapping[str, np.ndarray]
+    ) -> Callable[..., list[np.ndarray]]:
         import tvm
         from tvm import relax
 
@@ -79,7 +81,10 @@ class Checker:
         weights = [tvm.runtime.tensor(array) for array in compiled.weights]
 
         def run(given: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-            arrays = [tvm.runtime.tensor(np.ascontiguousarray(given[spec.name]).reshape(spec.shape)) for spec in inputs]
+            arrays = [
+                tvm.runtime.tensor(np.ascontiguousarray(given[spec.name]).reshape(spec.shape))
+                for spec in inputs
+            ]
             result = machine["main"](*arrays, *weights)
             return [result.numpy()] if hasattr(result, "numpy") else [item.numpy() for item in result]
 

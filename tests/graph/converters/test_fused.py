@@ -21,7 +21,14 @@ def microsoft(op: str, inputs: list[str], outputs: list[str], **attributes: Any)
 
 @pytest.mark.parametrize(
     ("activation", "parameters"),
-    [("Relu", []), ("Tanh", []), ("Sigmoid", []), ("LeakyRelu", [0.2]), ("Clip", [-0.3, 0.4]), ("HardSigmoid", [0.3, 0.4])],
+    [
+        ("Relu", []),
+        ("Tanh", []),
+        ("Sigmoid", []),
+        ("LeakyRelu", [0.2]),
+        ("Clip", [-0.3, 0.4]),
+        ("HardSigmoid", [0.3, 0.4]),
+    ],
 )
 def test_fused_conv(activation: str, parameters: list[float], matches_onnxruntime: Any) -> None:
     given = {"activation_params": parameters} if parameters else {}
@@ -35,7 +42,9 @@ def test_fused_conv_with_a_sum(matches_onnxruntime: Any) -> None:
     matches_onnxruntime(node, inputs, {"w": draw(4, 2, 3, 3), "b": draw(4)})
 
 
-@pytest.mark.parametrize("flags", [{}, {"transA": 1}, {"transB": 1}, {"transA": 1, "transB": 1, "alpha": 0.5}])
+@pytest.mark.parametrize(
+    "flags", [{}, {"transA": 1}, {"transB": 1}, {"transA": 1, "transB": 1, "alpha": 0.5}]
+)
 def test_fused_matmul(flags: dict[str, Any], matches_onnxruntime: Any) -> None:
     a = draw(2, 5, 3) if flags.get("transA") else draw(2, 3, 5)
     b = draw(4, 5) if flags.get("transB") else draw(5, 4)
@@ -48,7 +57,9 @@ def test_fused_matmul_with_batches_inside(matches_onnxruntime: Any) -> None:
 
 
 def test_fused_gemm(matches_onnxruntime: Any) -> None:
-    node = microsoft("FusedGemm", ["a", "b", "c"], ["y"], activation="LeakyRelu", activation_alpha=0.3, transB=1, alpha=0.5)
+    node = microsoft(
+        "FusedGemm", ["a", "b", "c"], ["y"], activation="LeakyRelu", activation_alpha=0.3, transB=1, alpha=0.5
+    )
     matches_onnxruntime(node, {"a": draw(3, 5)}, {"b": draw(4, 5), "c": draw(4)})
 
 
@@ -65,7 +76,9 @@ def test_gelu_of_a_sum(op: str, matches_onnxruntime: Any) -> None:
 @pytest.mark.parametrize("axis", [-1, 1, 0])
 def test_layer_normalization_gives_all_outputs(axis: int, matches_onnxruntime: Any) -> None:
     x = draw(2, 3, 4)
-    node = helper.make_node("LayerNormalization", ["x", "s", "b"], ["y", "mean", "inverse"], axis=axis, epsilon=1e-3)
+    node = helper.make_node(
+        "LayerNormalization", ["x", "s", "b"], ["y", "mean", "inverse"], axis=axis, epsilon=1e-3
+    )
     matches_onnxruntime(node, {"x": x}, {"s": draw(*x.shape[axis:]), "b": draw(*x.shape[axis:])})
 
 
@@ -82,7 +95,9 @@ def test_skip_layer_normalization(names: list[str], matches_onnxruntime: Any) ->
 
 
 def test_skip_simplified_layer_normalization(matches_onnxruntime: Any) -> None:
-    node = microsoft("SkipSimplifiedLayerNormalization", ["x", "k", "s", "b"], ["y", "", "", "sum"], epsilon=1e-5)
+    node = microsoft(
+        "SkipSimplifiedLayerNormalization", ["x", "k", "s", "b"], ["y", "", "", "sum"], epsilon=1e-5
+    )
     matches_onnxruntime(node, {"x": draw(2, 3, 8), "k": draw(2, 3, 8)}, {"s": draw(8), "b": draw(8)})
 
 
@@ -113,7 +128,9 @@ def test_attention(mask: str, causal: int, matches_onnxruntime: Any) -> None:
 
 
 def test_attention_with_a_past(matches_onnxruntime: Any) -> None:
-    node = microsoft("Attention", ["x", "w", "b", "", "past"], ["y", "present"], num_heads=2, unidirectional=1)
+    node = microsoft(
+        "Attention", ["x", "w", "b", "", "past"], ["y", "present"], num_heads=2, unidirectional=1
+    )
     inputs = {"x": draw(1, 2, 8), "past": draw(2, 1, 2, 3, 4)}
     matches_onnxruntime(node, inputs, {"w": draw(8, 24), "b": draw(24)})
 

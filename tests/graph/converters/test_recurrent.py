@@ -47,7 +47,11 @@ def make(
     attributes.pop("peepholes", None)
     outputs = ["y", "y_h", "y_c"][: 3 if op == "LSTM" else 2]
     direction = attributes.pop("direction", "bidirectional" if directions == 2 else "forward")
-    return helper.make_node(op, names, outputs, hidden_size=size, direction=direction, **attributes), variable, weights
+    return (
+        helper.make_node(op, names, outputs, hidden_size=size, direction=direction, **attributes),
+        variable,
+        weights,
+    )
 
 
 @pytest.mark.parametrize("op", ["LSTM", "GRU", "RNN"])
