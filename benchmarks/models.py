@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import edgetune
+from edgetune.benchmarking.rounds import benchmark
 from edgetune.cpu import model_name
 from edgetune.model.registry import RegisteredModel, fetch, get, list_models
 from edgetune.targets import load_target
@@ -120,7 +121,7 @@ def measure(entry: RegisteredModel, trials: int | None, options: argparse.Namesp
         threads=options.threads,
     )
     tuned_s = time.monotonic() - started
-    timed = edgetune.benchmark(result.bundle, rounds=ROUNDS)
+    timed = benchmark(result.bundle, rounds=ROUNDS)
     assert timed.other is not None
     assert result.verified is not None
     shapes = ", ".join("x".join(map(str, dims)) for dims in entry.shapes.values()) or "1x3x224x224"
