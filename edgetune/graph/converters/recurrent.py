@@ -9,60 +9,33 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import tvm
 from tvm import relax, te, tirx, topi
 
 from edgetune.errors import UnsupportedModelError
-from edgetune.graph import legalize
 from edgetune.graph.converters.base import Node, const, constant, converter, dtype, shape
+from edgetune.graph.converters.cells import Direction, gru_step, lstm_step, rnn_step
 from edgetune.graph.converters.integer import dynamic_quantize_product
 
-Scalar = Callable[[Any], Any]
 _CONCAT = 16
 """Concatenation selects its operand for each element: many operands are joined in a tree."""
 
 
-@dataclass(frozen=True)
-class Direction:
-    """Weights and initial state of one direction, in the form that the steps read.
-
-    Attributes:
-        reverse: whether the sequence is read from its end.
-        projected: ``[T, B, gates * H]``, the input's part of every step, biases included where they are simply added.
-        weights: recurrent, ``[H, gates * H]``.
-        recurrent: gives the product of a hidden state and the weights, the bias included that is not in ``projected``.
-        state: initial hidden state ``[B, H]``; ``cell`` likewise, LSTM only.
-        peephole: ``[3 * H]`` or None.
-        activations: as the operator names them, in order.
-    """
-
-    reverse: bool
-    projected: Any
-    weights: Any
-    recurrent: Callable[[Any], Any]
-    state: Any
-    cell: Any
-    peephole: Any
-    activations: tuple[Scalar, ...]
-
-
 def lstm(node: Node) -> Any:
     """LSTM; outputs Y, Y_h, Y_c."""
-    return _run(node, gates=4, step=_lstm_step, defaults=("Sigmoid", "Tanh", "Tanh"))
+    return _run(node, gates=4, step=lstm_step, defaults=("Sigmoid", "Tanh", "Tanh"))
 
 
 def gru(node: Node) -> Any:
     """GRU; outputs Y, Y_h."""
-    return _run(node, gates=3, step=_gru_step, defaults=("Sigmoid", "Tanh"))
+    return _run(node, gates=3, step=gru_step, defaults=("Sigmoid", "Tanh"))
 
 
 def rnn(node: Node) -> Any:
     """RNN; outputs Y, Y_h."""
-    return _run(node, gates=1, step=_rnn_step, defaults=("Tanh",))
+    return _run(node, gates=1, step=rnn_step, defaults=("Tanh",))
 
 
 Step = Callable[[Node, Direction, Any, Any, Any, Any], tuple[Any, Any]]
@@ -74,7 +47,7 @@ Directions = Callable[[Node, Any, int, Sequence[str]], Iterator[Direction]]
 def dynamic_quantize_lstm(node: Node) -> Any:
     """com.microsoft DynamicQuantizeLSTM: an LSTM whose products quantise the input and the state over their ranges."""
     return _run(
-        node, gates=4, step=_lstm_step, defaults=("Sigmoid", "Tanh", "Tanh"), directions=_quantized_directions
+        node, gates=4, step=lstm_step, defaults=("Sigmoid", "Tanh", "Tanh"), directions=_quantized_directions
     )
 
 
@@ -133,7 +106,7 @@ def _quantized_directions(node: Node, x: Any, gates: int, defaults: Sequence[str
     w, r = node.needed(1), node.needed(2)
     count, inputs, rows = shape(w)
     size = rows // gates
-    activations = _activations(node, [*defaults] * count)
+    activations = named_activations(node, [*defaults] * count)
     steps, batch, _ = shape(x)
     flat = _reshape(node, x, (steps * batch, inputs))
     for index, backwards in enumerate(_reversals(node, count)):
@@ -166,7 +139,7 @@ def _directions(node: Node, x: Any, gates: int, defaults: Sequence[str]) -> Iter
     count, rows, _ = shape(w)
     size = rows // gates
     reverse = _reversals(node, count)
-    activations = _activations(node, [*defaults] * count)
+    activations = named_activations(node, [*defaults] * count)
     separate = gates == 3 and node.int("linear_before_reset", 0) != 0
     for index, backwards in enumerate(reverse):
         bias = node.input(3)
@@ -204,7 +177,8 @@ def _part(node: Node, value: Any, index: int, begin: int | None = None, end: int
     """``value[index]``, of that the elements ``begin`` to ``end``; computed now where the value is known."""
     known = constant(value)
     if known is not None:
-        return const(known[index][begin:end])
+        taken = np.asarray(known[index])
+        return const(taken if begin is None else taken[begin:end])
     sizes = shape(value)
     taken = node.emit(relax.op.strided_slice(value, axes=[0], begin=[index], end=[index + 1]))
     taken = _reshape(node, taken, sizes[1:])
@@ -274,284 +248,6 @@ def _product(node: Node, weights: Any, bias: Any, hidden: Any) -> Any:
     product = node.emit(relax.op.matmul(hidden, weights))
     return product if bias is None else node.emit(relax.op.add(product, bias))
 
-
-def _bounded(node: Node) -> Scalar:
-    """The attribute ``clip``: what an activation is given lies within it."""
-    limit = node.float("clip", 0.0)
-    if limit <= 0:
-        return lambda x: x
-    return lambda x: te.max(
-        te.min(x, tirx.const(limit, str(x.ty.dtype))), tirx.const(-limit, str(x.ty.dtype))
-    )
-
-
-def _at(projected: te.Tensor, position: te.Tensor, b: Any, column: Any) -> Any:
-    """The step's row; the bounds keep a kernel that is measured on random operands inside its memory."""
-    last = tirx.const(int(projected.shape[0]) - 1, "int32")
-    return projected(te.max(te.min(position(0), last), tirx.const(0, "int32")), b, column)
-
-
-def _kept(position: te.Tensor, lengths: Sequence[te.Tensor], b: Any, new: Any, old: Any) -> Any:
-    """``new`` while the sequence lasts, afterwards ``old``."""
-    return tirx.Select(position(0) < lengths[0](b).astype("int32"), new, old) if lengths else new
-
-
-def _lstm_step(
-    node: Node, direction: Direction, hidden: Any, cell: Any, position: Any, lengths: Any
-) -> tuple[Any, Any]:
-    product = direction.recurrent(hidden)
-    extra = [x for x in (lengths, direction.peephole) if x is not None]
-    masked, peepholes = lengths is not None, direction.peephole is not None
-    bounded, coupled = _bounded(node), node.int("input_forget", 0) != 0
-    f, g, h = direction.activations
-
-    def gates(
-        projected: te.Tensor,
-        product: te.Tensor,
-        old: te.Tensor,
-        before: te.Tensor,
-        at: te.Tensor,
-        *rest: te.Tensor,
-    ) -> list[te.Tensor]:
-        size = int(old.shape[1])
-        peephole = rest[-1] if peepholes else None
-        lens = rest[:1] if masked else ()
-
-        def gate(k: int, b: Any, j: Any, seen: Any) -> Any:
-            total = _at(projected, at, b, k * size + j) + product(b, k * size + j)
-            # The gates are in the order i, o, f, c; the peepholes in i, o, f.
-            return bounded(total if peephole is None or k == 3 else total + peephole(k * size + j) * seen)
-
-        def next_cell(b: Any, j: Any) -> Any:
-            i = f(gate(0, b, j, old(b, j)))
-            new = g(gate(3, b, j, old(b, j)))
-            if coupled:
-                # The forget gate is 1 - i; written so, i stands here once.
-                return old(b, j) + i * (new - old(b, j))
-            return f(gate(2, b, j, old(b, j))) * old(b, j) + i * new
-
-        fresh = te.compute(old.shape, next_cell, name="cell")
-        out = te.compute(
-            old.shape,
-            lambda b, j: _kept(at, lens, b, f(gate(1, b, j, fresh(b, j))) * h(fresh(b, j)), before(b, j)),
-            name="hidden",
-        )
-        if not lens:
-            return [out, fresh]
-        return [
-            out,
-            te.compute(old.shape, lambda b, j: _kept(at, lens, b, fresh(b, j), old(b, j)), name="kept_cell"),
-        ]
-
-    # Alone: were the cell no output of the kernel, it would be inlined, and with it several exponentials.
-    pair = node.te(
-        gates,
-        direction.projected,
-        product,
-        cell,
-        hidden,
-        position,
-        *extra,
-        name="lstm_gates",
-        alone=True,
-        same=direction.reverse,
-    )
-    return node.emit(relax.TupleGetItem(pair, 0)), node.emit(relax.TupleGetItem(pair, 1))
-
-
-def _gru_step(
-    node: Node, direction: Direction, hidden: Any, cell: Any, position: Any, lengths: Any
-) -> tuple[Any, Any]:
-    bounded = _bounded(node)
-    f, g = direction.activations
-    masks = [] if lengths is None else [lengths]
-    size = shape(hidden)[1]
-
-    def total(projected: te.Tensor, product: te.Tensor, at: te.Tensor, k: int, b: Any, j: Any) -> Any:
-        return bounded(_at(projected, at, b, k * size + j) + product(b, k * size + j))
-
-    def finish(z: Any, candidate: Any, old: Any) -> Any:
-        # (1 - z) candidate + z old, with either gate written once: they are large expressions.
-        return old + (tirx.const(1, str(old.ty.dtype)) - z) * (candidate - old)
-
-    if node.int("linear_before_reset", 0) != 0:
-        product = direction.recurrent(hidden)
-
-        def gates(
-            projected: te.Tensor, product: te.Tensor, old: te.Tensor, at: te.Tensor, *lens: te.Tensor
-        ) -> list[te.Tensor]:
-            reset = te.compute(
-                old.shape, lambda b, j: f(total(projected, product, at, 1, b, j)), name="reset"
-            )
-
-            def new(b: Any, j: Any) -> Any:
-                inner = _at(projected, at, b, 2 * size + j) + reset(b, j) * product(b, 2 * size + j)
-                value = finish(f(total(projected, product, at, 0, b, j)), g(bounded(inner)), old(b, j))
-                return _kept(at, lens, b, value, old(b, j))
-
-            return [te.compute(old.shape, new, name="hidden"), reset]
-
-        # The reset gate is an output only so that it is not inlined into the next activation.
-        pair = node.te(
-            gates,
-            direction.projected,
-            product,
-            hidden,
-            position,
-            *masks,
-            name="gru_gates",
-            alone=True,
-            same=direction.reverse,
-        )
-        return node.emit(relax.TupleGetItem(pair, 0)), None
-
-    update, candidate = _gru_weights(node, direction, size)
-    product = node.emit(relax.op.matmul(hidden, update))
-
-    def reset_state(projected: te.Tensor, product: te.Tensor, old: te.Tensor, at: te.Tensor) -> te.Tensor:
-        return te.compute(
-            old.shape, lambda b, j: f(total(projected, product, at, 1, b, j)) * old(b, j), name="reset"
-        )
-
-    kept = node.te(
-        reset_state,
-        direction.projected,
-        product,
-        hidden,
-        position,
-        name="gru_reset",
-        same=("gru_reset", direction.reverse),
-    )
-    inner = node.emit(relax.op.matmul(kept, candidate))
-
-    def output(
-        projected: te.Tensor,
-        product: te.Tensor,
-        inner: te.Tensor,
-        old: te.Tensor,
-        at: te.Tensor,
-        *lens: te.Tensor,
-    ) -> te.Tensor:
-        def new(b: Any, j: Any) -> Any:
-            fresh = g(bounded(_at(projected, at, b, 2 * size + j) + inner(b, j)))
-            value = finish(f(total(projected, product, at, 0, b, j)), fresh, old(b, j))
-            return _kept(at, lens, b, value, old(b, j))
-
-        return te.compute(old.shape, new, name="hidden")
-
-    return node.te(
-        output,
-        direction.projected,
-        product,
-        inner,
-        hidden,
-        position,
-        *masks,
-        name="gru_output",
-        same=("gru_output", direction.reverse),
-    ), None
-
-
-def _gru_weights(node: Node, direction: Direction, size: int) -> tuple[Any, Any]:
-    """The recurrent weights of update and reset gate, and those of the candidate."""
-    known = constant(direction.weights)
-    if known is not None:
-        return const(known[:, : 2 * size]), const(known[:, 2 * size :])
-    cut = [
-        node.emit(relax.op.strided_slice(direction.weights, axes=[1], begin=[a], end=[b]))
-        for a, b in ((0, 2 * size), (2 * size, 3 * size))
-    ]
-    return cut[0], cut[1]
-
-
-def _rnn_step(
-    node: Node, direction: Direction, hidden: Any, cell: Any, position: Any, lengths: Any
-) -> tuple[Any, Any]:
-    product = direction.recurrent(hidden)
-    bounded, (f,) = _bounded(node), direction.activations
-
-    def output(
-        projected: te.Tensor, product: te.Tensor, old: te.Tensor, at: te.Tensor, *lens: te.Tensor
-    ) -> te.Tensor:
-        return te.compute(
-            old.shape,
-            lambda b, j: _kept(at, lens, b, f(bounded(_at(projected, at, b, j) + product(b, j))), old(b, j)),
-            name="hidden",
-        )
-
-    masks = [] if lengths is None else [lengths]
-    return node.te(
-        output,
-        direction.projected,
-        product,
-        hidden,
-        position,
-        *masks,
-        name="rnn_output",
-        same=("rnn_output", direction.reverse),
-    ), None
-
-
-_DEFAULTS: dict[str, tuple[float, ...]] = {
-    "affine": (1.0, 0.0),
-    "leakyrelu": (0.01,),
-    "thresholdedrelu": (1.0,),
-    "scaledtanh": (1.0, 1.0),
-    "hardsigmoid": (0.2, 0.5),
-    "elu": (1.0,),
-}
-"""The activations that take alpha, or alpha and beta, and their default values."""
-
-
-def _activations(node: Node, defaults: Sequence[str]) -> list[Scalar]:
-    """The named activations with their parameters, which are dealt out in order to those that take one."""
-    names = [
-        v.decode() if isinstance(v, bytes) else str(v) for v in node.attributes.get("activations", defaults)
-    ]
-    if len(names) != len(defaults):
-        raise UnsupportedModelError(f"{len(names)} activations are named, {len(defaults)} are needed")
-    alphas = list(node.attributes.get("activation_alpha", ()))
-    betas = list(node.attributes.get("activation_beta", ()))
-    result = []
-    for name in names:
-        parameters = list(_DEFAULTS.get(name.lower(), ()))
-        for i, given in enumerate((alphas, betas)):
-            if i < len(parameters) and given:
-                parameters[i] = float(given.pop(0))
-        result.append(_activation(name.lower(), parameters))
-    return result
-
-
-def _activation(name: str, parameters: Sequence[float]) -> Scalar:
-    if name not in _FORMULAS:
-        raise UnsupportedModelError(f"the activation {name!r} is not one of the standard's")
-
-    def apply(x: Any) -> Any:
-        kind = str(x.ty.dtype)
-        constants = [tirx.const(p, kind) for p in parameters]
-        return legalize.shared(x, lambda x: _FORMULAS[name](x, *constants, one=tirx.const(1, kind)))
-
-    return apply
-
-
-def _zero(x: Any) -> Any:
-    return tvm.tirx.const(0, str(x.ty.dtype))
-
-
-_FORMULAS: dict[str, Callable[..., Any]] = {
-    "sigmoid": lambda x, one: legalize.sigmoid(x),
-    "tanh": lambda x, one: legalize.tanh(x),
-    "relu": lambda x, one: legalize.relu(x),
-    "affine": lambda x, a, b, one: a * x + b,
-    "leakyrelu": lambda x, a, one: tirx.Select(x < _zero(x), a * x, x),
-    "thresholdedrelu": lambda x, a, one: tirx.Select(x > a, x, _zero(x)),
-    "scaledtanh": lambda x, a, b, one: a * legalize.tanh(b * x),
-    "hardsigmoid": lambda x, a, b, one: te.max(te.min(a * x + b, one), _zero(x)),
-    "elu": lambda x, a, one: tirx.Select(x < _zero(x), a * (legalize.exp(x) - one), x),
-    "softsign": lambda x, one: x / (one + te.abs(x)),
-    # log(1 + e^x) without overflow.
-    "softplus": lambda x, one: te.max(x, _zero(x)) + te.log(one + legalize.exp(-te.abs(x))),
-}
 
 CONVERTERS: dict[str, type] = {
     "LSTM": converter(lstm),
