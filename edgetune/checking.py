@@ -29,21 +29,6 @@ if TYPE_CHECKING:
     from edgetune.model.loading import SourceModel
     from edgetune.records import PreparedModel, TensorSpec
 
-_MICROSOFT = "com.microsoft"
-_MICROSOFT_ONLY = frozenset(
-    {
-        "FastGelu",
-        "BiasGelu",
-        "SkipLayerNormalization",
-        "EmbedLayerNormalization",
-        "Attention",
-        "MatMulInteger16",
-    }
-)
-"""The importer knows no domains: under these names it means the operators of ``com.microsoft``."""
-_MICROSOFT_TOO = frozenset({"Gelu"})
-"""The same operator in both domains."""
-
 
 @dataclass(frozen=True)
 class UnsupportedNode:
@@ -268,10 +253,8 @@ def _refusal(node: NodeProto, known: frozenset[str]) -> str | None:
     from edgetune.model.graphs import DEFAULT_DOMAINS
 
     if node.domain in DEFAULT_DOMAINS:
-        if node.op_type in known - _MICROSOFT_ONLY:
-            return None
-        return "edgetune has no implementation of this operator"
-    if node.domain == _MICROSOFT and node.op_type in known & (_MICROSOFT_ONLY | _MICROSOFT_TOO):
+        return None if node.op_type in known else "edgetune has no implementation of this operator"
+    if f"{node.domain}.{node.op_type}" in known:
         return None
     return f"edgetune has no implementation of this operator of the domain {node.domain!r}"
 

@@ -91,6 +91,11 @@ class BenchmarkResult:
     drift: float
 
     @property
+    def onnxruntime(self) -> SideResult | None:
+        """The other side where it is ONNX Runtime; None where another one, or none, ran."""
+        return self.other if self.against == "onnxruntime" else None
+
+    @property
     def speedup(self) -> float | None:
         """The other side's median divided by the bundle's: above 1, the bundle is faster."""
         return None if self.other is None else self.other.median_ms / self.edgetune.median_ms

@@ -191,7 +191,8 @@ class GainPolicy:
         """Relative improvement hoped for from the distance to similar tasks."""
         reached = self._speed(state)
         similar = [self._speed(other) for other in states if other.task.kind == state.task.kind]
-        distance = 1 - reached / max(similar) if max(similar) > 0 else 0.0
+        # Moving data counts no operations: nothing to compare.
+        distance = 1 - reached / max(similar) if reached > 0 else 0.0
         hope = min(max(distance, _HOPE), 0.9)
         hope *= max(0.0, 1 - state.since_improvement / self._patience)
         return hope * self._batch / (self._batch + state.trials + state.pending)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from edgetune.errors import TuningError
 from edgetune.logs.values import is_settled
 from edgetune.machine import usable_cores
-from edgetune.records import Artifact, Candidate, Failure, Record, Task, Timing
+from edgetune.records import Artifact, Candidate, Failure, FailureKind, Record, Task, Timing
 from edgetune.toolchain import versions
 from edgetune.tuning.allocation import AllocationPolicy, GainPolicy, TaskState
 from edgetune.tuning.builder import Builder, CandidateBuilder
@@ -166,7 +166,6 @@ class Run:
         self._drift = DriftReport(bound=options.measure.drift_bound)
         self._pulses: list[float] = []
         self._spent = 0
-        self._activity = ""
         self.interrupted = False
         self._recall()
 
@@ -262,7 +261,7 @@ class Run:
             before = measurer.pulse()
             for batch, measured in zip(batches, records, strict=True):
                 _prepare(measurer, batch)
-                measured[:] = [self._again(batch, record, measurer) for record in measured]
+                measured[:] = [self._again(batch, record, measurer, stop) for record in measured]
                 with pipeline.changing():
                     self._recount(batch.state, measured)
             after = measurer.pulse()
@@ -291,16 +290,18 @@ class Run:
             self._report("measuring")
         return records
 
-    def _again(self, batch: Batch, old: Record, measurer: Measurer) -> Record:
+    def _again(self, batch: Batch, old: Record, measurer: Measurer, stop: Callable[[], bool]) -> Record:
         """Measure a candidate that worked a second time; that time counts."""
         artifact = next((a for a in batch.artifacts if a.candidate.trace == old.trace), None)
-        if artifact is None or not isinstance(old.outcome, Timing):
+        if artifact is None or not isinstance(old.outcome, Timing) or stop():
             return old
         # In full, unless it was slow before: the best time known may come from the unsteady moment.
         outcome = measurer.measure(artifact, batch.state.best_s if old.outcome.slow else None)
-        if not isinstance(outcome, Timing):
-            # It worked once: the failure is the unsteady device's.
-            return old
+        if isinstance(outcome, Failure):
+            if outcome.kind is not FailureKind.WRONG_RESULT:
+                # It worked once: the failure is the unsteady device's.
+                return old
+            self._failures[outcome.kind.value] += 1
         new = replace(old, outcome=outcome, created_s=time.time())
         self._logs.replace(new)
         return new

@@ -214,9 +214,9 @@ class WorkerPool:
 
     def __exit__(self, *_: object) -> None:
         """End the workers."""
-        for worker in self._idle:
-            worker.connection.close()
-        self._idle.clear()
+        # Another thread may still be in ``run``: it ends when the server does.
+        while self._idle:
+            self._idle.popleft().connection.close()
 
     def run(self, calls: Sequence[Call], context: Context | None = None) -> Iterator[tuple[int, Outcome]]:
         """Run calls in the workers and yield ``(index, outcome)`` in the order they end.

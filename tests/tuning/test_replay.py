@@ -251,3 +251,26 @@ def test_second_measurements_take_the_place_of_the_first(logs, target):
     assert outcome.tasks[0].best_s == 2e-3
     assert outcome.tasks[0].trials == outcome.trials_spent == 4
     assert logs.best(one.workload, target).outcome.median_s == 2e-3
+
+
+def test_a_result_that_is_wrong_the_second_time_is_wrong(logs, target):
+    class Flaky(ReplayDevice):
+        def outcome(self, candidate):
+            outcome = super().outcome(candidate)
+            if sum(c == candidate for c in self.measured) == 2 and candidate.trace.endswith("0]"):
+                return Failure(Stage.CHECK, FailureKind.WRONG_RESULT, "a race")
+            return outcome
+
+    one = task("one")
+    device = Flaky(recording(one, [1e-3, 2e-3]), pulses=[1e-4, 2e-4, 1e-4])
+    outcome = replay_run([one], target, device, logs, Budget(trials=4), OPTIONS)
+    assert outcome.tasks[0].best_s == 2e-3
+    assert outcome.failures == {"wrong_result": 1}
+    assert logs.best(one.workload, target).outcome.median_s == 2e-3
+
+
+def test_tasks_that_compute_nothing_do_not_take_the_budget(logs, target):
+    busy, moving = task("busy"), task("moving", flops=0.0)
+    records = recording(busy, falling(1e-3, 0.97, 200)) + recording(moving, [1e-3] * 200)
+    outcome, _ = replay([busy, moving], records, logs, target, trials=100)
+    assert trials(outcome)["moving"] <= 20

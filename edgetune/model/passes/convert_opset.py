@@ -33,7 +33,7 @@ def convert_opset(model: ModelProto) -> PassResult:
             for node in graphs.walk_nodes(model.graph)
             if node.domain in graphs.DEFAULT_DOMAINS
         ),
-        default=_FIRST_SUPPORTED,
+        default=own,
     )
     if own >= target:
         return unchanged(model)

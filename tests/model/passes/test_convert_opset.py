@@ -57,3 +57,11 @@ def test_the_table_follows_the_importer() -> None:
         assert op_type in onnx_frontend._get_convert_map()
         versions = {s.since_version for s in onnx.defs.get_all_schemas_with_history() if s.name == op_type}
         assert min(versions) < FIRST_READABLE[op_type]
+
+
+def test_models_of_other_domains_alone_have_nothing_to_convert() -> None:
+    model = parse_model(
+        '<ir_version: 8, opset_import: ["ai.onnx.ml": 3]> '
+        "g (float[2, 3] x) => (float[2, 3] y) { y = ai.onnx.ml.Binarizer<threshold = 0.5>(x) }"
+    )
+    assert not convert_opset(model).changed
