@@ -15,6 +15,7 @@ import numpy as np
 from tvm import relax, te, tirx, topi
 
 from edgetune.errors import UnsupportedModelError
+from edgetune.graph.converters.activations import named_activations
 from edgetune.graph.converters.base import Node, const, constant, converter, dtype, shape
 from edgetune.graph.converters.cells import Direction, gru_step, lstm_step, rnn_step
 from edgetune.graph.converters.integer import dynamic_quantize_product
