@@ -115,55 +115,78 @@ def gru_step(
     node: Node, direction: Direction, hidden: Any, cell: Any, position: Any, lengths: Any
 ) -> tuple[Any, Any]:
     """One step of GRU: the new hidden state; it has no cell."""
-    bounded = clipping(node)
-    f, g = direction.activations
-    masks = [] if lengths is None else [lengths]
-    size = shape(hidden)[1]
+    step = _gru_reset_after if node.int("linear_before_reset", 0) != 0 else _gru_reset_before
+    return step(node, direction, hidden, position, lengths), None
 
-    def total(projected: te.Tensor, product: te.Tensor, at: te.Tensor, k: int, b: Any, j: Any) -> Any:
-        return bounded(_at(projected, at, b, k * size + j) + product(b, k * size + j))
 
-    def finish(z: Any, candidate: Any, old: Any) -> Any:
-        # (1 - z) candidate + z old, with either gate written once: they are large expressions.
+class _GruCell:
+    """The formulas that both kinds of GRU share."""
+
+    def __init__(self, node: Node, size: int) -> None:
+        self.size = size
+        self.bounded = clipping(node)
+
+    def total(self, projected: te.Tensor, product: te.Tensor, at: te.Tensor, k: int, b: Any, j: Any) -> Any:
+        """What gate ``k`` is activated with."""
+        column = k * self.size + j
+        return self.bounded(_at(projected, at, b, column) + product(b, column))
+
+    def finish(self, z: Any, candidate: Any, old: Any) -> Any:
+        """(1 - z) candidate + z old, with either gate written once: they are large expressions."""
         return old + (tirx.const(1, str(old.ty.dtype)) - z) * (candidate - old)
 
-    if node.int("linear_before_reset", 0) != 0:
-        product = direction.recurrent(hidden)
 
-        def gates(
-            projected: te.Tensor, product: te.Tensor, old: te.Tensor, at: te.Tensor, *lens: te.Tensor
-        ) -> list[te.Tensor]:
-            reset = te.compute(
-                old.shape, lambda b, j: f(total(projected, product, at, 1, b, j)), name="reset"
-            )
+def _gru_reset_after(node: Node, direction: Direction, hidden: Any, position: Any, lengths: Any) -> Any:
+    """The reset gate applied to the recurrent product (``linear_before_reset``)."""
+    cell = _GruCell(node, shape(hidden)[1])
+    f, g = direction.activations
+    masks = [] if lengths is None else [lengths]
+    size = cell.size
+    product = direction.recurrent(hidden)
 
-            def new(b: Any, j: Any) -> Any:
-                inner = _at(projected, at, b, 2 * size + j) + reset(b, j) * product(b, 2 * size + j)
-                value = finish(f(total(projected, product, at, 0, b, j)), g(bounded(inner)), old(b, j))
-                return _kept(at, lens, b, value, old(b, j))
-
-            return [te.compute(old.shape, new, name="hidden"), reset]
-
-        # The reset gate is an output only so that it is not inlined into the next activation.
-        pair = node.te(
-            gates,
-            direction.projected,
-            product,
-            hidden,
-            position,
-            *masks,
-            name="gru_gates",
-            alone=True,
-            same=direction.reverse,
+    def gates(
+        projected: te.Tensor, product: te.Tensor, old: te.Tensor, at: te.Tensor, *lens: te.Tensor
+    ) -> list[te.Tensor]:
+        reset = te.compute(
+            old.shape, lambda b, j: f(cell.total(projected, product, at, 1, b, j)), name="reset"
         )
-        return node.emit(relax.TupleGetItem(pair, 0)), None
 
+        def new(b: Any, j: Any) -> Any:
+            inner = _at(projected, at, b, 2 * size + j) + reset(b, j) * product(b, 2 * size + j)
+            value = cell.finish(
+                f(cell.total(projected, product, at, 0, b, j)), g(cell.bounded(inner)), old(b, j)
+            )
+            return _kept(at, lens, b, value, old(b, j))
+
+        return [te.compute(old.shape, new, name="hidden"), reset]
+
+    # The reset gate is an output only so that it is not inlined into the next activation.
+    pair = node.te(
+        gates,
+        direction.projected,
+        product,
+        hidden,
+        position,
+        *masks,
+        name="gru_gates",
+        alone=True,
+        same=direction.reverse,
+    )
+    return node.emit(relax.TupleGetItem(pair, 0))
+
+
+def _gru_reset_before(node: Node, direction: Direction, hidden: Any, position: Any, lengths: Any) -> Any:
+    """The reset gate applied to the hidden state, whose product then is a second one."""
+    cell = _GruCell(node, shape(hidden)[1])
+    f, g = direction.activations
+    masks = [] if lengths is None else [lengths]
+    size = cell.size
     update, candidate = _gru_weights(node, direction, size)
     product = node.emit(relax.op.matmul(hidden, update))
 
     def reset_state(projected: te.Tensor, product: te.Tensor, old: te.Tensor, at: te.Tensor) -> te.Tensor:
         return te.compute(
-            old.shape, lambda b, j: f(total(projected, product, at, 1, b, j)) * old(b, j), name="reset"
+            old.shape, lambda b, j: f(cell.total(projected, product, at, 1, b, j)) * old(b, j), name="reset"
         )
 
     kept = node.te(
@@ -186,8 +209,8 @@ def gru_step(
         *lens: te.Tensor,
     ) -> te.Tensor:
         def new(b: Any, j: Any) -> Any:
-            fresh = g(bounded(_at(projected, at, b, 2 * size + j) + inner(b, j)))
-            value = finish(f(total(projected, product, at, 0, b, j)), fresh, old(b, j))
+            fresh = g(cell.bounded(_at(projected, at, b, 2 * size + j) + inner(b, j)))
+            value = cell.finish(f(cell.total(projected, product, at, 0, b, j)), fresh, old(b, j))
             return _kept(at, lens, b, value, old(b, j))
 
         return te.compute(old.shape, new, name="hidden")
@@ -202,7 +225,7 @@ def gru_step(
         *masks,
         name="gru_output",
         same=("gru_output", direction.reverse),
-    ), None
+    )
 
 
 def _gru_weights(node: Node, direction: Direction, size: int) -> tuple[Any, Any]:
