@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -34,7 +35,7 @@ def attention(node: Node) -> Any:
             node.emit(relax.op.strided_slice(projected, axes=[2], begin=[begin], end=[end])),
             heads,
         )
-        for begin, end in zip(ends[:-1], ends[1:], strict=True)
+        for begin, end in itertools.pairwise(ends)
     )
     present = None
     past = node.input(4)
@@ -51,7 +52,9 @@ def multi_head_attention(node: Node) -> Any:
     query, key, value, bias = (node.input(i) for i in range(4))
     heads = int(node.attributes["num_heads"])
     if key is None or value is None or len(shape(query)) != 3:
-        raise UnsupportedModelError("MultiHeadAttention with packed queries, keys and values is not implemented")
+        raise UnsupportedModelError(
+            "MultiHeadAttention with packed queries, keys and values is not implemented"
+        )
     sides = [query, key, value]
     begin = 0
     for i, side in enumerate(sides):
@@ -64,7 +67,9 @@ def multi_head_attention(node: Node) -> Any:
         begin += width
         sides[i] = _split_heads(node, side, heads)
     if bias is not None and any(len(shape(x)) == 4 for x in (key, value)):
-        raise UnsupportedModelError("MultiHeadAttention with a bias and keys that are split already is not implemented")
+        raise UnsupportedModelError(
+            "MultiHeadAttention with a bias and keys that are split already is not implemented"
+        )
     q, k, v = sides
     if node.input(6) is not None:
         k, v = _after(node, node.input(6), k), _after(node, node.needed(7), v)
@@ -101,7 +106,9 @@ def _mask(node: Node, mask: Any, queries: int, keys: int) -> Any:
             total = _length_mask(node, mask, keys, value)
         elif len(sizes) in (2, 3) and sizes[-1] == keys:
             shown = relax.op.astype(relax.op.not_equal(mask, relax.const(0, dtype(mask))), "float32")
-            hidden = relax.op.multiply(relax.op.subtract(relax.const(1.0), shown), relax.const(value, "float32"))
+            hidden = relax.op.multiply(
+                relax.op.subtract(relax.const(1.0), shown), relax.const(value, "float32")
+            )
             middle = [1, 1] if len(sizes) == 2 else [1, sizes[1]]
             total = node.emit(relax.op.reshape(hidden, (sizes[0], *middle, keys)))
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import functools
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 import tvm
 from tvm import relax, te
-from tvm.relax.frontend.onnx import onnx_frontend
+from tvm.relax.frontend.onnx import onnx_frontend  # noqa: TID251  # ours build on TVM's
 
 from edgetune.errors import UnsupportedModelError
 
@@ -79,14 +80,16 @@ class Node:
             return None
         value = self.array(index)
         if value is None:
-            raise UnsupportedModelError(f"{what} must be known when the model is compiled: freeze the input it depends on")
+            raise UnsupportedModelError(
+                f"{what} must be known when the model is compiled: freeze the input it depends on"
+            )
         return value
 
-    def int(self, name: str, default: int) -> int:
+    def int(self, name: str, default: builtins.int) -> builtins.int:
         """An integer attribute."""
         return int(self.attributes.get(name, default))
 
-    def float(self, name: str, default: float) -> float:
+    def float(self, name: str, default: builtins.float) -> builtins.float:
         """A floating-point attribute."""
         return float(self.attributes.get(name, default))
 
@@ -95,7 +98,7 @@ class Node:
         value = self.attributes.get(name, default)
         return value.decode() if isinstance(value, bytes) else str(value)
 
-    def ints(self, name: str, default: Sequence[int] | None = None) -> list[int] | None:
+    def ints(self, name: str, default: Sequence[builtins.int] | None = None) -> list[builtins.int] | None:
         """A list of integers, or ``default``."""
         value = self.attributes.get(name)
         if value is None:
@@ -131,7 +134,9 @@ class Node:
             return call
         return self.builder.emit(call)
 
-    def by_importer(self, op_type: str, inputs: Sequence[Any], attributes: dict[str, Any], outputs: int = 1) -> Any:
+    def by_importer(
+        self, op_type: str, inputs: Sequence[Any], attributes: dict[str, Any], outputs: builtins.int = 1
+    ) -> Any:
         """Convert another operator the importer's way."""
         converter = _STOCK[op_type].get_converter(self.opset)
         arguments = onnx_frontend.onnx_input()

@@ -127,8 +127,14 @@ def dropout(node: Node) -> Any:
     """Dropout: nothing is dropped; its mask is all true."""
     training = node.array(2)
     ratio = node.array(1)
-    if node.input(2) is not None and (training is None or bool(training)) and (ratio is None or float(ratio) != 0):
-        raise UnsupportedModelError("Dropout in training mode draws random numbers: export the model for inference")
+    if (
+        node.input(2) is not None
+        and (training is None or bool(training))
+        and (ratio is None or float(ratio) != 0)
+    ):
+        raise UnsupportedModelError(
+            "Dropout in training mode draws random numbers: export the model for inference"
+        )
     x = node.needed(0)
     kind = bool if node.opset >= 10 else np.float32
     return [x, const(np.ones(shape(x), kind))] if node.outputs > 1 else x

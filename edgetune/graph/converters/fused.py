@@ -1,4 +1,4 @@
-"""Operators of com.microsoft that ONNX Runtime's optimisers fuse: products with an activation, GELUs, normalisations."""
+"""What ONNX Runtime's optimisers fuse in com.microsoft: products with an activation, GELUs, normalisations."""
 
 from __future__ import annotations
 

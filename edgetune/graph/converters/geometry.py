@@ -39,9 +39,7 @@ class Window:
 
     def read(self, place: Sequence[Any], offset: Sequence[Any]) -> list[Any]:
         """Where in the padded tensor a window at ``place`` reads its element ``offset``."""
-        return [
-            p * s + k * d for p, s, k, d in zip(place, self.stride, offset, self.dilation, strict=True)
-        ]
+        return [p * s + k * d for p, s, k, d in zip(place, self.stride, offset, self.dilation, strict=True)]
 
 
 def window(node: Node, size: Sequence[int], kernel: Sequence[int]) -> Window:
@@ -68,9 +66,13 @@ def window(node: Node, size: Sequence[int], kernel: Sequence[int]) -> Window:
         if node.int("ceil_mode", 0):
             output = [-(-span // s) + 1 for span, s in zip(spans, stride, strict=True)]
             # A window that would start in the padding behind the input is left out.
-            output = [o - ((o - 1) * s >= n + b) for o, s, n, b in zip(output, stride, size, before, strict=True)]
+            output = [
+                o - ((o - 1) * s >= n + b) for o, s, n, b in zip(output, stride, size, before, strict=True)
+            ]
         else:
             output = [span // s + 1 for span, s in zip(spans, stride, strict=True)]
     if min(output, default=1) < 1:
         raise UnsupportedModelError("the window is larger than the padded input")
-    return Window(*(tuple(int(v) for v in values) for values in (size, kernel, stride, dilation, before, after, output)))
+    return Window(
+        *(tuple(int(v) for v in values) for values in (size, kernel, stride, dilation, before, after, output))
+    )

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 from tvm import relax, te, tirx, topi
-from tvm.relax.frontend.onnx import onnx_frontend
+from tvm.relax.frontend.onnx import onnx_frontend  # noqa: TID251  # ours build on TVM's
 
 from edgetune.errors import UnsupportedModelError
 from edgetune.graph.converters.base import Node, const, constant, converter, dtype, element, shape
@@ -26,7 +26,7 @@ _BYTES = ("uint8", "int8")
 
 
 def matmul(node: Node, a: Any, b: Any, a_zero: Any, b_zero: Any) -> Any:
-    """The product ``[..., M, N]`` in int32 of matrices of bytes, zero points taken off; one-dimensional ones as in NumPy."""
+    """The product ``[..., M, N]`` in int32 of matrices of bytes, zero points taken off; vectors as in NumPy."""
     _check_bytes(a, b)
     ranks = len(shape(a)), len(shape(b))
     a_zero, b_zero = zero_or_none(a_zero), zero_or_none(b_zero)
@@ -107,7 +107,9 @@ def conv(node: Node, x: Any, w: Any, x_zero: Any, w_zero: Any) -> Any:
     _check_bytes(x, w)
     x_zero, w_zero = zero_or_none(x_zero), zero_or_none(w_zero)
     if x_zero is not None and np.prod(shape(x_zero)) != 1:
-        raise UnsupportedModelError("a convolution with one zero point for each input channel is not implemented")
+        raise UnsupportedModelError(
+            "a convolution with one zero point for each input channel is not implemented"
+        )
     geometry = window(node, shape(x)[2:], shape(w)[2:])
     known = constant(w)
     sums = None
@@ -148,7 +150,7 @@ def _conv(
     )
     if xz is None and wz is None:
         return total
-    windows = None
+    windows: Any = None
     if wz is not None:
         windows = te.compute(sizes, lambda n, o, *p: te.sum(read(n, o, p), axis=axes), name="window_sums")
     count = tirx.const(depth * int(np.prod(geometry.kernel)), "int32")
@@ -167,7 +169,9 @@ def _conv(
     return te.compute(sizes, corrected, name="zero_points")
 
 
-def requantized(node: Node, total: Any, scales: Sequence[Any], zero: Any, kind: str, axis: int, bias: Any = None) -> Any:
+def requantized(
+    node: Node, total: Any, scales: Sequence[Any], zero: Any, kind: str, axis: int, bias: Any = None
+) -> Any:
     """An int32 tensor times ``scales[0] * scales[1] / scales[2]``, rounded, with the zero point, as ``kind``.
 
     Scales (and the int32 ``bias``) with more than one element lie along ``axis``, or broadcast as they are.
@@ -193,7 +197,9 @@ def requantized(node: Node, total: Any, scales: Sequence[Any], zero: Any, kind: 
             factors = [element(s, index).astype("float32") for s in scale_tensors]
             factor = factors[0] if len(factors) == 1 else factors[0] * factors[1] / factors[2]
             steps = te.nearbyint(value.astype("float32") * factor)
-            return saturate(steps if origin is None else steps + element(origin, index).astype("float32"), kind)
+            return saturate(
+                steps if origin is None else steps + element(origin, index).astype("float32"), kind
+            )
 
         return te.compute(total.shape, at, name="requantized")
 

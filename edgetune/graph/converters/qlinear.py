@@ -20,7 +20,12 @@ def _given(*values: Any) -> list[Any]:
 
 
 def _requantized(
-    node: Node, tensors: list[tuple[Any, Any, Any]], out: tuple[Any, Any], sizes: Any, compute: Callable[..., Any], name: str
+    node: Node,
+    tensors: list[tuple[Any, Any, Any]],
+    out: tuple[Any, Any],
+    sizes: Any,
+    compute: Callable[..., Any],
+    name: str,
 ) -> Any:
     """A kernel that reads quantised tensors, computes in float32 and quantises the result.
 
@@ -50,7 +55,9 @@ def _requantized(
             readers.append(read)
         last = scalar(origins.pop(0)) if out_zero is not None else None
         step = scalar(given[2 * count])
-        return te.compute(sizes, lambda *i: quantized(compute(readers, i), step, last, kind), name="quantized")
+        return te.compute(
+            sizes, lambda *i: quantized(compute(readers, i), step, last, kind), name="quantized"
+        )
 
     return node.te(kernel, *operands, name=name)
 
@@ -93,7 +100,14 @@ def concat(node: Node) -> Any:
     for i in range(2, len(node.inputs), 3):
         x, scale, zero = node.needed(i), node.needed(i + 1), node.input(i + 2)
         parts.append(
-            _requantized(node, [(x, scale, zero)], out, shape(x), lambda readers, index: readers[0](index), "requantize")
+            _requantized(
+                node,
+                [(x, scale, zero)],
+                out,
+                shape(x),
+                lambda readers, index: readers[0](index),
+                "requantize",
+            )
         )
     axis = positive_axis(int(node.attributes["axis"]), len(shape(parts[0])))
     return node.emit(relax.op.concat(parts, axis))
@@ -160,8 +174,15 @@ def average_pool(node: Node) -> Any:
         )
 
         def inside(place: Any, offset: Any, padding: bool) -> Any:
-            spans = zip(geometry.read(place, offset), geometry.before, geometry.size, geometry.after, strict=True)
-            return te.all(*(te.all(r >= (0 if padding else b), r < b + s + (a if padding else 0)) for r, b, s, a in spans))
+            spans = zip(
+                geometry.read(place, offset), geometry.before, geometry.size, geometry.after, strict=True
+            )
+            return te.all(
+                *(
+                    te.all(r >= (0 if padding else b), r < b + s + (a if padding else 0))
+                    for r, b, s, a in spans
+                )
+            )
 
         def read(n: Any, c: Any, place: Any) -> Any:
             reads = [r - b for r, b in zip(geometry.read(place, axes), geometry.before, strict=True)]

@@ -23,7 +23,9 @@ def saturate(value: Any, kind: str) -> Any:
     """A floating-point expression rounded, halves to even, and clamped to an integer type."""
     limits = np.iinfo(kind)
     own = str(value.ty.dtype)
-    bounded = te.max(te.min(te.nearbyint(value), tirx.const(float(limits.max), own)), tirx.const(float(limits.min), own))
+    bounded = te.max(
+        te.min(te.nearbyint(value), tirx.const(float(limits.max), own)), tirx.const(float(limits.min), own)
+    )
     return bounded.astype("int32").astype(kind)
 
 

@@ -21,7 +21,9 @@ def space_to_depth(node: Node) -> Any:
     if order is None:
         raise UnsupportedModelError(f"the mode {node.text('mode', '')!r} is not one of the standard's")
     moved = relax.op.permute_dims(split, order)
-    return node.emit(relax.op.reshape(moved, (batch, channels * block * block, height // block, width // block)))
+    return node.emit(
+        relax.op.reshape(moved, (batch, channels * block * block, height // block, width // block))
+    )
 
 
 def reverse_sequence(node: Node) -> Any:
@@ -86,7 +88,8 @@ def col2im(node: Node) -> Any:
     batch, rows, _ = shape(x)
     channels = rows // int(np.prod(block))
     counts = [
-        (image[i] + pads[i] + pads[rank + i] - dilation[i] * (block[i] - 1) - 1) // stride[i] + 1 for i in range(rank)
+        (image[i] + pads[i] + pads[rank + i] - dilation[i] * (block[i] - 1) - 1) // stride[i] + 1
+        for i in range(rank)
     ]
 
     def gather(x: te.Tensor) -> te.Tensor:
@@ -99,7 +102,9 @@ def col2im(node: Node) -> Any:
                 step = tirx.floordiv(offset, stride[i])
                 inside += [offset >= 0, tirx.floormod(offset, stride[i]) == 0, step < counts[i]]
                 row, column = row * block[i] + axes[i], column * counts[i] + step
-            return te.sum(te.if_then_else(te.all(*inside), x(n, row, column), tirx.const(0, x.dtype)), axis=axes)
+            return te.sum(
+                te.if_then_else(te.all(*inside), x(n, row, column), tirx.const(0, x.dtype)), axis=axes
+            )
 
         return te.compute((batch, channels, *image), at, name="col2im")
 

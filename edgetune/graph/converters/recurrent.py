@@ -192,7 +192,8 @@ def _part(node: Node, value: Any, index: int, begin: int | None = None, end: int
     """``value[index]``, of that the elements ``begin`` to ``end``; computed now where the value is known."""
     known = constant(value)
     if known is not None:
-        return const(known[index][begin:end])
+        taken = np.asarray(known[index])
+        return const(taken if begin is None else taken[begin:end])
     sizes = shape(value)
     taken = node.emit(relax.op.strided_slice(value, axes=[0], begin=[index], end=[index + 1]))
     taken = _reshape(node, taken, sizes[1:])

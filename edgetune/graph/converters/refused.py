@@ -15,9 +15,7 @@ _VALUE_DEPENDENT = ("NonZero", "Unique", "NonMaxSuppression")
 
 def _refusal(op_type: str) -> type:
     def convert(node: Node) -> Any:
-        raise UnsupportedModelError(
-            f"how many elements {op_type} gives depends on the input's values; {CUT}"
-        )
+        raise UnsupportedModelError(f"how many elements {op_type} gives depends on the input's values; {CUT}")
 
     convert.__doc__ = f"{op_type}: always refused."
     return converter(convert)

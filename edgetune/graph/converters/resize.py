@@ -95,7 +95,8 @@ def _axes(node: Node, x: Any) -> list[Axis]:
     if scales is not None and scales.size:
         factors = [float(s) for s in scales]
         targets = [
-            math.floor(sizes[a] * (e - b) * f) if node.text(*_COORDINATES) == "tf_crop_and_resize"
+            math.floor(sizes[a] * (e - b) * f)
+            if node.text(*_COORDINATES) == "tf_crop_and_resize"
             else math.floor(sizes[a] * f)
             for a, f, (b, e) in zip(chosen, factors, regions, strict=True)
         ]
@@ -110,7 +111,8 @@ def _axes(node: Node, x: Any) -> list[Axis]:
     else:
         raise UnsupportedModelError("Resize needs scales or sizes")
     return [
-        Axis(a, sizes[a], t, f, *region) for a, t, f, region in zip(chosen, targets, factors, regions, strict=True)
+        Axis(a, sizes[a], t, f, *region)
+        for a, t, f, region in zip(chosen, targets, factors, regions, strict=True)
     ]
 
 
@@ -126,7 +128,7 @@ def _along(node: Node, x: Any, axis: Axis, outside: float) -> Any:
     def kernel(x: te.Tensor, where: te.Tensor, weight: te.Tensor, beyond: te.Tensor) -> te.Tensor:
         def at(*index: Any) -> Any:
             i = index[place]
-            total = None
+            total: Any = None
             for k in range(count):
                 value = x(*index[:place], where(i, k), *index[place + 1 :])
                 if one:
@@ -144,7 +146,11 @@ def _along(node: Node, x: Any, axis: Axis, outside: float) -> Any:
         sizes[place] = axis.wanted
         return te.compute(sizes, at, name="resize")
 
-    tables = [const(positions.astype(np.int32)), const(weights.astype(wide)), const(extrapolated.astype(np.int32))]
+    tables = [
+        const(positions.astype(np.int32)),
+        const(weights.astype(wide)),
+        const(extrapolated.astype(np.int32)),
+    ]
     return node.te(kernel, x, *tables, name="resize")
 
 
