@@ -207,7 +207,9 @@ def loaded(compiled: Any) -> Any:
     weights = [tvm.runtime.tensor(array) for array in compiled.weights]
 
     def run(arrays: list[np.ndarray]) -> list[np.ndarray]:
-        result = machine["main"](*[tvm.runtime.tensor(np.ascontiguousarray(a).reshape(a.shape)) for a in arrays], *weights)
+        result = machine["main"](
+            *[tvm.runtime.tensor(np.ascontiguousarray(a).reshape(a.shape)) for a in arrays], *weights
+        )
         return [result.numpy()] if hasattr(result, "numpy") else [item.numpy() for item in result]
 
     return run
