@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import functools
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 import tvm
 from tvm import relax, te
-from tvm.relax.frontend.onnx import onnx_frontend
+from tvm.relax.frontend.onnx import onnx_frontend  # noqa: TID251  # ours build on TVM's
 
 from edgetune.errors import UnsupportedModelError
 
@@ -87,11 +88,11 @@ class Node:
             )
         return value
 
-    def int(self, name: str, default: int) -> int:
+    def int(self, name: str, default: builtins.int) -> builtins.int:
         """An integer attribute."""
         return int(self.attributes.get(name, default))
 
-    def float(self, name: str, default: float) -> float:
+    def float(self, name: str, default: builtins.float) -> builtins.float:
         """A floating-point attribute."""
         return float(self.attributes.get(name, default))
 
@@ -100,7 +101,7 @@ class Node:
         value = self.attributes.get(name, default)
         return value.decode() if isinstance(value, bytes) else str(value)
 
-    def ints(self, name: str, default: Sequence[Int] | None = None) -> list[Int] | None:
+    def ints(self, name: str, default: Sequence[builtins.int] | None = None) -> list[builtins.int] | None:
         """A list of integers, or ``default``."""
         value = self.attributes.get(name)
         if value is None:
@@ -137,7 +138,7 @@ class Node:
         return self.builder.emit(call)
 
     def by_importer(
-        self, op_type: str, inputs: Sequence[Any], attributes: dict[str, Any], outputs: Int = 1
+        self, op_type: str, inputs: Sequence[Any], attributes: dict[str, Any], outputs: builtins.int = 1
     ) -> Any:
         """Convert another operator the importer's way."""
         converter = _STOCK[op_type].get_converter(self.opset)

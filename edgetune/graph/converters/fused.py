@@ -1,4 +1,4 @@
-"""Fused operators of com.microsoft: products with an activation, GELUs, normalisations."""
+"""What ONNX Runtime's optimisers fuse in com.microsoft: products with an activation, GELUs, normalisations."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 from tvm import relax, te, tirx, topi
-from tvm.relax.frontend.onnx import onnx_frontend
+from tvm.relax.frontend.onnx import onnx_frontend  # noqa: TID251  # ours build on TVM's
 
 from edgetune.errors import UnsupportedModelError
 from edgetune.graph.converters.base import Node, const, constant, converter, dtype, element, shape
@@ -26,7 +26,7 @@ _BYTES = ("uint8", "int8")
 
 
 def matmul(node: Node, a: Any, b: Any, a_zero: Any, b_zero: Any) -> Any:
-    """The int32 product ``[..., M, N]`` of matrices of bytes less their zero points; vectors as in NumPy."""
+    """The product ``[..., M, N]`` in int32 of matrices of bytes, zero points taken off; vectors as in NumPy."""
     _check_bytes(a, b)
     ranks = len(shape(a)), len(shape(b))
     a_zero, b_zero = zero_or_none(a_zero), zero_or_none(b_zero)

@@ -43,10 +43,15 @@ class Checker:
         imports = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
         return helper.make_model(graph, opset_imports=imports, ir_version=10)
 
-    def expected(self, model: onnx.ModelProto, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def expected(
+        self, model: onnx.ModelProto, inputs: Mapping[str, np.ndarray], precise: bool = False
+    ) -> dict[str, np.ndarray]:
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4
         options.intra_op_num_threads = 1
+        if precise:
+            # Processors without dot-product instructions else sum products of uint8 and int8 in saturating int16.
+            options.add_session_config_entry("session.x64quantprecision", "1")
         session = onnxruntime.InferenceSession(
             model.SerializeToString(), options, providers=["CPUExecutionProvider"]
         )
@@ -99,11 +104,15 @@ class Checker:
         rtol: float = 1e-4,
         atol: float = 1e-5,
         steps: int = 0,
+        precise: bool = False,
     ) -> None:
-        """Fail where a value differs by more than the tolerance; integers by more than ``steps``."""
+        """Fail where a value differs by more than the tolerance; integers by more than ``steps``.
+
+        ``precise``: the model multiplies uint8 by int8.
+        """
         nodes = [nodes] if isinstance(nodes, NodeProto) else list(nodes)
         model = self.model(nodes, inputs, weights or {}, opset)
-        expected = self.expected(model, inputs)
+        expected = self.expected(model, inputs, precise)
         results = self.compiled(model, expected)(inputs)
         for (name, want), got in zip(expected.items(), results, strict=True):
             assert got.shape == want.shape, name
