@@ -11,12 +11,9 @@ from typing import Any
 import numpy as np
 import tvm
 from tvm import relax, te
-from tvm.relax.frontend.onnx import onnx_frontend  # noqa: TID251  # ours build on TVM's
+from tvm.relax.frontend.onnx import onnx_frontend  # ours build on TVM's
 
 from edgetune.errors import UnsupportedModelError
-
-Int = int
-"""The type, where the method ``Node.int`` hides its name."""
 
 Convert = Callable[["Node"], Any]
 """Gives the node's output, or a list of them (None for one that nobody can read)."""

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 from tvm import relax, te, tirx, topi
-from tvm.relax.frontend.onnx import onnx_frontend  # noqa: TID251  # ours build on TVM's
+from tvm.relax.frontend.onnx import onnx_frontend  # ours build on TVM's
 
 from edgetune.errors import UnsupportedModelError
 from edgetune.graph.converters.base import Node, const, constant, converter, dtype, element, shape

@@ -51,7 +51,9 @@ def test_conv(matches_onnxruntime: Any, data: st.DataObject) -> None:
     names = ["x", "xs", "xz", "w", "ws", "wz", "ys", "yz", "b"]
     attributes = {"group": groups, "strides": [stride] * 2, "dilations": [dilation] * 2, "pads": pads}
     node = helper.make_node("QLinearConv", names, ["y"], **attributes)
-    matches_onnxruntime(node, {"x": draw_bytes(rng, kind, 1, 4, 8, 7)}, weights, steps=1, precise=kind is np.uint8)
+    matches_onnxruntime(
+        node, {"x": draw_bytes(rng, kind, 1, 4, 8, 7)}, weights, steps=1, precise=kind is np.uint8
+    )
 
 
 @few
@@ -60,7 +62,11 @@ def test_conv_integer(matches_onnxruntime: Any, data: st.DataObject) -> None:
     rng = np.random.default_rng(data.draw(st.integers(0, 99)))
     pads = data.draw(st.lists(st.integers(0, 2), min_size=4, max_size=4))
     node = helper.make_node("ConvInteger", ["x", "w", "xz", "wz"], ["y"], pads=pads)
-    weights = {"w": draw_bytes(rng, np.uint8, 3, 2, 3, 3), "xz": draw_bytes(rng, np.uint8), "wz": draw_bytes(rng, np.uint8)}
+    weights = {
+        "w": draw_bytes(rng, np.uint8, 3, 2, 3, 3),
+        "xz": draw_bytes(rng, np.uint8),
+        "wz": draw_bytes(rng, np.uint8),
+    }
     matches_onnxruntime(node, {"x": draw_bytes(rng, np.uint8, 2, 2, 6, 5)}, weights)
 
 
@@ -74,7 +80,10 @@ def test_matmul_integer(matches_onnxruntime: Any, data: st.DataObject) -> None:
     constant = kind is np.int8 or data.draw(st.booleans())
     a, b = draw_bytes(rng, np.uint8, *batch, 4, 7), draw_bytes(rng, kind, 7, 5)
     per_column = data.draw(st.booleans())
-    zeros = {"az": draw_bytes(rng, np.uint8), "bz": draw_bytes(rng, kind, 5) if per_column else draw_bytes(rng, kind)}
+    zeros = {
+        "az": draw_bytes(rng, np.uint8),
+        "bz": draw_bytes(rng, kind, 5) if per_column else draw_bytes(rng, kind),
+    }
     node = helper.make_node("MatMulInteger", ["a", "b", "az", "bz"], ["y"])
     inputs, weights = ({"a": a}, {"b": b, **zeros}) if constant else ({"a": a, "b": b, **zeros}, {})
     matches_onnxruntime(node, inputs, weights, precise=kind is np.int8)
@@ -91,12 +100,18 @@ def test_qlinear_matmul(matches_onnxruntime: Any, data: st.DataObject) -> None:
         "ys": scalar(0.9), "yz": draw_bytes(rng, kind),
     }  # fmt: skip
     node = helper.make_node("QLinearMatMul", ["a", "as", "az", "b", "bs", "bz", "ys", "yz"], ["y"])
-    matches_onnxruntime(node, {"a": draw_bytes(rng, kind, 2, 3, 6)}, weights, steps=1, precise=kind is np.uint8)
+    matches_onnxruntime(
+        node, {"a": draw_bytes(rng, kind, 2, 3, 6)}, weights, steps=1, precise=kind is np.uint8
+    )
 
 
 def test_dynamic_quantize_linear(matches_onnxruntime: Any) -> None:
     node = helper.make_node("DynamicQuantizeLinear", ["x"], ["y", "scale", "zero"])
-    for x in (draw(np.random.default_rng(1), 3, 9), np.zeros((2, 4), np.float32), 1 + np.arange(6, dtype=np.float32)):
+    for x in (
+        draw(np.random.default_rng(1), 3, 9),
+        np.zeros((2, 4), np.float32),
+        1 + np.arange(6, dtype=np.float32),
+    ):
         matches_onnxruntime(node, {"x": x}, rtol=1e-6, steps=1)
 
 
@@ -108,7 +123,9 @@ def test_quantize_and_dequantize(kind: Any, axis: int | None, matches_onnxruntim
     # Halves, which are rounded to the even neighbour, and what saturates.
     x[0, 0] = [0.5, 1.5, 2.5, 1e9, -1e9]
     count = () if axis is None else (x.shape[axis],)
-    weights = {"s": np.ones(count, np.float32) if axis is None else rng.uniform(0.1, 1, count).astype(np.float32)}
+    weights = {
+        "s": np.ones(count, np.float32) if axis is None else rng.uniform(0.1, 1, count).astype(np.float32)
+    }
     weights["z"] = draw_bytes(rng, np.uint8, *count).astype(kind)
     given = {} if axis is None else {"axis": axis}
     nodes = [
@@ -135,7 +152,12 @@ def test_binary(op: str, kind: Any, matches_onnxruntime: Any) -> None:
 def test_unary(op: str, attributes: dict[str, Any], kind: Any, matches_onnxruntime: Any) -> None:
     limits = np.iinfo(kind)
     every = np.arange(limits.min, limits.max + 1).astype(kind)
-    weights = {"xs": scalar(0.05), "xz": scalar(3, kind), "ys": scalar(1 / 256), "yz": scalar(limits.min, kind)}
+    weights = {
+        "xs": scalar(0.05),
+        "xz": scalar(3, kind),
+        "ys": scalar(1 / 256),
+        "yz": scalar(limits.min, kind),
+    }
     node = microsoft(op, ["x", "xs", "xz", "ys", "yz"], ["y"], **attributes)
     matches_onnxruntime(node, {"x": every}, weights, steps=1)
 
@@ -153,17 +175,29 @@ def test_concat(matches_onnxruntime: Any) -> None:
 @pytest.mark.parametrize("kind", BYTES)
 def test_global_average_pool(last: int, kind: Any, matches_onnxruntime: Any) -> None:
     rng = np.random.default_rng(5)
-    weights = {"xs": scalar(0.05), "xz": draw_bytes(rng, kind), "ys": scalar(0.01), "yz": draw_bytes(rng, kind)}
+    weights = {
+        "xs": scalar(0.05),
+        "xz": draw_bytes(rng, kind),
+        "ys": scalar(0.01),
+        "yz": draw_bytes(rng, kind),
+    }
     node = microsoft("QLinearGlobalAveragePool", ["x", "xs", "xz", "ys", "yz"], ["y"], channels_last=last)
     matches_onnxruntime(node, {"x": draw_bytes(rng, kind, 2, 4, 5, 3)}, weights, steps=1)
 
 
-@pytest.mark.parametrize("attributes", [{}, {"pads": [1, 0, 1, 1]}, {"pads": [1, 1, 1, 1], "count_include_pad": 1}])
+@pytest.mark.parametrize(
+    "attributes", [{}, {"pads": [1, 0, 1, 1]}, {"pads": [1, 1, 1, 1], "count_include_pad": 1}]
+)
 def test_average_pool(attributes: dict[str, Any], matches_onnxruntime: Any) -> None:
     rng = np.random.default_rng(6)
     weights = {"xs": scalar(0.05), "xz": scalar(9, np.uint8), "ys": scalar(0.04), "yz": scalar(3, np.uint8)}
     node = microsoft(
-        "QLinearAveragePool", ["x", "xs", "xz", "ys", "yz"], ["y"], kernel_shape=[2, 3], strides=[2, 1], **attributes
+        "QLinearAveragePool",
+        ["x", "xs", "xz", "ys", "yz"],
+        ["y"],
+        kernel_shape=[2, 3],
+        strides=[2, 1],
+        **attributes,
     )
     matches_onnxruntime(node, {"x": draw_bytes(rng, np.uint8, 1, 3, 7, 6)}, weights, steps=1)
 
@@ -196,7 +230,12 @@ def test_dynamic_quantize_matmul(per_column: bool, matches_onnxruntime: Any) -> 
 
 def test_matmul_integer_to_float(matches_onnxruntime: Any) -> None:
     rng = np.random.default_rng(9)
-    weights = {"b": draw_bytes(rng, np.int8, 7, 5), "as": scalar(0.1), "bs": draw(rng, 5), "az": scalar(9, np.uint8)}
+    weights = {
+        "b": draw_bytes(rng, np.int8, 7, 5),
+        "as": scalar(0.1),
+        "bs": draw(rng, 5),
+        "az": scalar(9, np.uint8),
+    }
     node = microsoft("MatMulIntegerToFloat", ["a", "b", "as", "bs", "az"], ["y"])
     matches_onnxruntime(node, {"a": draw_bytes(rng, np.uint8, 3, 7)}, weights, precise=True)
 
@@ -217,6 +256,10 @@ def test_dynamic_quantize_lstm(directions: int, matches_onnxruntime: Any) -> Non
         "DynamicQuantizeLSTM", names, ["y", "y_h", "y_c"], hidden_size=size,
         direction="bidirectional" if directions == 2 else "forward",
     )  # fmt: skip
-    given_inputs = {"x": draw(rng, 3, 1, inputs), "h": draw(rng, directions, 1, size), "c": draw(rng, directions, 1, size)}
+    given_inputs = {
+        "x": draw(rng, 3, 1, inputs),
+        "h": draw(rng, directions, 1, size),
+        "c": draw(rng, directions, 1, size),
+    }
     # A value on the edge between two steps may fall either way.
     matches_onnxruntime(node, given_inputs, weights, rtol=1e-2, atol=2e-3, precise=True)

@@ -49,7 +49,13 @@ def test_shift_by_the_width_and_more(kind: Any, direction: str, matches_onnxrunt
 
 @pytest.mark.parametrize(
     ("base", "exponent"),
-    [(np.float32, np.int32), (np.float32, np.int64), (np.int32, np.float32), (np.int64, np.int64), (np.int32, np.int32)],
+    [
+        (np.float32, np.int32),
+        (np.float32, np.int64),
+        (np.int32, np.float32),
+        (np.int64, np.int64),
+        (np.int32, np.int32),
+    ],
 )
 def test_power_of_mixed_types(base: Any, exponent: Any, matches_onnxruntime: Any) -> None:
     inputs = {"x": np.array([1, 2, 3, 5], base), "y": np.array([0, 3, 2, 4], exponent)}
@@ -59,7 +65,9 @@ def test_power_of_mixed_types(base: Any, exponent: Any, matches_onnxruntime: Any
 @pytest.mark.parametrize("op", ["ReduceMax", "ReduceMin"])
 def test_reduction_of_booleans(op: str, matches_onnxruntime: Any) -> None:
     x = RNG.random((3, 4)) > 0.5
-    matches_onnxruntime(helper.make_node(op, ["x", "a"], ["y"]), {"x": x}, {"a": np.array([1], np.int64)}, opset=20)
+    matches_onnxruntime(
+        helper.make_node(op, ["x", "a"], ["y"]), {"x": x}, {"a": np.array([1], np.int64)}, opset=20
+    )
 
 
 @pytest.mark.parametrize(
@@ -85,9 +93,13 @@ def test_lp_normalization(order: int, matches_onnxruntime: Any) -> None:
     matches_onnxruntime(helper.make_node("LpNormalization", ["x"], ["y"], p=order, axis=0), {"x": x})
 
 
-@pytest.mark.parametrize("attributes", [{"output_shape": [10, 8]}, {"output_shape": [9, 7], "auto_pad": "SAME_UPPER"}])
+@pytest.mark.parametrize(
+    "attributes", [{"output_shape": [10, 8]}, {"output_shape": [9, 7], "auto_pad": "SAME_UPPER"}]
+)
 def test_transposed_convolution_to_a_shape(attributes: dict[str, Any], matches_onnxruntime: Any) -> None:
-    node = helper.make_node("ConvTranspose", ["x", "w"], ["y"], strides=[3, 2], kernel_shape=[3, 3], **attributes)
+    node = helper.make_node(
+        "ConvTranspose", ["x", "w"], ["y"], strides=[3, 2], kernel_shape=[3, 3], **attributes
+    )
     matches_onnxruntime(node, {"x": draw(1, 1, 3, 3)}, {"w": draw(1, 2, 3, 3)})
 
 
