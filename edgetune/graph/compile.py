@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import tvm
-from tvm import relax
+from tvm import relax, te
 
 from edgetune.graph.lower import Lowered, as_kernel
 from edgetune.graph.refusal import refusing
@@ -33,7 +33,7 @@ def compile_model(lowered: Lowered, choices: Sequence[Choice], target: Target) -
         UnsupportedModelError: TVM cannot generate code for a kernel.
     """
     mod = _schedule_kernels(lowered, {choice.task.workload: choice.trace for choice in choices}, target)
-    mod, weights = lift_weights(mod)
+    mod, weights = lift_weights(_with_kernel(mod))
     with refusing(f"compiled for {target.name}"):
         executable = relax.build(
             mod, target=target.tvm(), relax_pipeline=_vm_pipeline(), exec_mode="bytecode"
@@ -83,6 +83,16 @@ def _schedule_kernels(lowered: Lowered, traces: Mapping[str, str | None], target
             func = scheduled.with_attr("global_symbol", var.name_hint)
         functions[var] = func
     return tvm.IRModule(functions)
+
+
+def _with_kernel(mod: tvm.IRModule) -> tvm.IRModule:
+    """``mod``, given an empty kernel where it has none: TVM would then write C, which needs a compiler."""
+    if any(isinstance(func, tvm.tirx.PrimFunc) for func in mod.functions.values()):
+        return mod
+    source = te.placeholder((1,), name="source")
+    same = te.compute((1,), lambda i: source[i], name="same")
+    empty = te.create_prim_func([source, same]).with_attr("global_symbol", "no_kernel")
+    return tvm.IRModule({**mod.functions, tvm.ir.GlobalVar("no_kernel"): empty})
 
 
 def lift_weights(mod: tvm.IRModule) -> tuple[tvm.IRModule, tuple[np.ndarray, ...]]:
