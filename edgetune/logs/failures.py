@@ -32,7 +32,7 @@ SQLITE = {
     "IOERR": "reading or writing failed; check the disk (space, file size limit, network drive), "
     f"{_ELSEWHERE}",
     "PROTOCOL": f"file locking does not work there (a network drive?); use a local disk, {_ELSEWHERE}",
-    "NOLFS": f"the file is too large for its file system; make it smaller with 'edgetune logs prune', {_ELSEWHERE}",
+    "NOLFS": f"the file is too large for its file system; make room in it with 'edgetune logs prune', {_ELSEWHERE}",
     "NOMEM": "there is not enough memory; close other programs and run the command again",
 }
 """SQLite's primary result codes that are the state of the world. The rest are bugs."""

@@ -92,18 +92,18 @@ def import_metaschedule(
         if not (source / name).is_file():
             raise LogsError(f"{source}: has no {name}; name the work_dir that MetaSchedule wrote")
     modules = _read_workloads(source / WORKLOADS)
-    hashes = _hash_all(source / WORKLOADS, modules, hash_workload)
-
-    def reader() -> _RecordReader:
-        return _RecordReader(source / RECORDS, hashes, targets, match, device)
-
-    # First only a check of every line, so that a wrong one near the end leaves nothing half done.
-    check = reader()
+    # First only a check of every line, so that a wrong one near the end leaves nothing half done; it
+    # also tells which workloads are worth hashing.
+    unknown = [None if module is None else _UNKNOWN for module in modules]
+    check = _RecordReader(source / RECORDS, unknown, targets, match, device)
     for _ in check.values():
         pass
     if check.skipped and not check.used:
         raise LogsError(_nothing_fits(source, targets, check.skipped))
-    result = store(logs, itertools.chain(map(TargetInfo.of, check.used.values()), reader().values()))
+    wanted = [module if number in check.workloads else None for number, module in enumerate(modules)]
+    hashes = _hash_all(source / WORKLOADS, wanted, hash_workload)
+    values = _RecordReader(source / RECORDS, hashes, targets, match, device).values()
+    result = store(logs, itertools.chain(map(TargetInfo.of, check.used.values()), values))
     return replace(result, torn=result.torn or None in modules, skipped=dict(check.skipped))
 
 
@@ -145,9 +145,9 @@ def _names_cpu(described: Mapping[str, Any]) -> bool:
 
 
 class _RecordReader:
-    """Reads the file of records once; ``skipped`` and ``used`` tell afterwards what was met.
+    """Reads the file of records once; ``skipped``, ``used`` and ``workloads`` tell afterwards what was met.
 
-    ``hashes`` has None for a workload whose line is torn.
+    ``hashes`` has None for a workload whose records are left out, as its line is torn.
     """
 
     def __init__(
@@ -160,6 +160,7 @@ class _RecordReader:
     ) -> None:
         self.skipped: Counter[str] = Counter()
         self.used: dict[str, TargetLike] = {}
+        self.workloads: set[int] = set()
         self._path, self._hashes, self._targets = path, hashes, targets
         self._match, self._device = match, device
         self._created_s = path.stat().st_mtime
@@ -187,6 +188,7 @@ class _RecordReader:
             self.skipped[reason] += 1
             return None
         self.used[target.fingerprint] = target
+        self.workloads.add(number)
         record = Record(
             workload=workload,
             target=target.fingerprint,
@@ -200,6 +202,9 @@ class _RecordReader:
 
 
 _TORN = object()
+
+_UNKNOWN = "unknown"
+"""Stands for the hash of a workload while the records are only checked."""
 
 
 def _read_json(path: Path) -> Iterator[tuple[Line, Any]]:
@@ -269,7 +274,7 @@ def _module_of(entry: Any) -> str:
 def _hash_all(
     path: Path, modules: Sequence[str | None], hash_workload: Callable[[str], str]
 ) -> list[str | None]:
-    """The hash of each module, computed in a child process of its own."""
+    """The hash of each module but None, computed in a child process of its own."""
     hashes: list[str | None] = []
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(max_workers=1, mp_context=spawn) as pool:
@@ -299,9 +304,9 @@ def _guarded(hash_workload: Callable[[str], str], module: str) -> tuple[str, str
         return "", f"{type(error).__name__}: {str(error).strip()[:300]}"
 
 
-def _nothing_fits(source: Path, targets: Sequence[TargetLike], skipped: Mapping[str, int]) -> str:
+def _nothing_fits(source: Path, targets: Sequence[TargetLike], skipped: Counter[str]) -> str:
     names = ", ".join(target.name for target in targets[:8]) + (", ..." if len(targets) > 8 else "")
-    reasons = "; ".join(f"{count} {reason}" for reason, count in skipped.items())
+    reasons = "; ".join(f"{count} {reason}" for reason, count in skipped.most_common(5))
     return (
         f"{source}: no record is for {names}: {reasons}. Name the target that they were measured for "
         "with --target; add --any-target if you know that it is the same one by another description"

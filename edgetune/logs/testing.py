@@ -210,6 +210,18 @@ class LogsContract(ABC):
                     assert not logs.add(one)
                     assert list(logs.every()) == [other]
 
+    def test_a_second_measurement_may_replace_the_first(self) -> None:
+        """Where it says as much; it never hides a wrong result."""
+        with self.open_logs() as logs:
+            logs.add(record(1e-3))
+            logs.replace(record(2e-3, created_s=1.8e9))
+            assert list(logs.every()) == [record(2e-3, created_s=1.8e9)]
+            logs.replace(record(CRASH))
+            assert list(logs.every()) == [record(2e-3, created_s=1.8e9)]
+            logs.replace(record(WRONG))
+            logs.replace(record(1e-3))
+            assert list(logs.every()) == [record(WRONG)]
+
     def test_many_threads_share_one_object(self) -> None:
         """Every thread's record is there once."""
         start = threading.Barrier(8)
