@@ -18,6 +18,17 @@ def run(*args: object, **kwargs) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*COMMAND, *map(str, args)], capture_output=True, text=True, **kwargs)
 
 
+def start(*args: object) -> subprocess.Popen[str]:
+    """A process that Ctrl-C reaches, even where the tests themselves run in the background of a script."""
+    return subprocess.Popen(
+        [*COMMAND, *map(str, args)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+
+
 @pytest.fixture(scope="module")
 def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("logs") / "logs.sqlite"
@@ -61,9 +72,7 @@ def test_ctrl_c_leaves_a_verified_bundle(conv_file: Path, tmp_path: Path) -> Non
         tmp_path / "logs",
         "--json",
     ]
-    process = subprocess.Popen(
-        [*COMMAND, *map(str, args)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    process = start(*args)
     assert process.stderr is not None
     heard = ""
     for line in process.stderr:
@@ -83,9 +92,7 @@ def test_ctrl_c_leaves_a_verified_bundle(conv_file: Path, tmp_path: Path) -> Non
 
 def test_ctrl_c_before_there_is_anything_to_save(conv_file: Path, tmp_path: Path) -> None:
     args = ["tune", conv_file, "--out", tmp_path / "b", "--logs", tmp_path / "logs"]
-    process = subprocess.Popen(
-        [*COMMAND, *map(str, args)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    process = start(*args)
     assert process.stderr is not None
     for line in process.stderr:
         if line.startswith("preparing"):
