@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,11 +14,14 @@ import tvm
 from tvm import relax, te
 
 from edgetune.graph.lower import Lowered, as_kernel
-from edgetune.graph.refusal import refusing
+from edgetune.graph.refusal import REFUSALS, reason, refusing
+from edgetune.kernels import plain
 from edgetune.kernels.registry import default_schedule
 from edgetune.records import Choice, CompiledModel, Task
 from edgetune.targets import Target
 from edgetune.toolchain import link_shared
+
+_LOGGER = logging.getLogger("edgetune.graph")
 
 
 def compile_model(lowered: Lowered, choices: Sequence[Choice], target: Target) -> CompiledModel:
@@ -33,11 +37,12 @@ def compile_model(lowered: Lowered, choices: Sequence[Choice], target: Target) -
         UnsupportedModelError: TVM cannot generate code for a kernel.
     """
     mod = _schedule_kernels(lowered, {choice.task.workload: choice.trace for choice in choices}, target)
-    mod, weights = lift_weights(_with_kernel(mod))
-    with refusing(f"compiled for {target.name}"):
-        executable = relax.build(
-            mod, target=target.tvm(), relax_pipeline=_vm_pipeline(), exec_mode="bytecode"
-        )
+    try:
+        executable, weights = _generate(mod, target)
+    except REFUSALS:
+        mod = _with_buildable_kernels(lowered, mod, target)
+        with refusing(f"compiled for {target.name}"):
+            executable, weights = _generate(mod, target)
     with tempfile.TemporaryDirectory(prefix="edgetune-") as folder:
         path = Path(folder, "model.so")
         executable.export_library(
@@ -82,6 +87,29 @@ def _schedule_kernels(lowered: Lowered, traces: Mapping[str, str | None], target
             scheduled = scheduled_kernel(as_kernel(func), traces.get(workload), target)
             func = scheduled.with_attr("global_symbol", var.name_hint)
         functions[var] = func
+    return tvm.IRModule(functions)
+
+
+def _generate(mod: tvm.IRModule, target: Target) -> tuple[Any, tuple[np.ndarray, ...]]:
+    """Code for a module of scheduled kernels, and the weights that it takes."""
+    mod, weights = lift_weights(_with_kernel(mod))
+    return relax.build(mod, target=target.tvm(), relax_pipeline=_vm_pipeline(), exec_mode="bytecode"), weights
+
+
+def _with_buildable_kernels(lowered: Lowered, mod: tvm.IRModule, target: Target) -> tvm.IRModule:
+    """``mod`` with its loops left as they are in each kernel whose schedule TVM generates no code for."""
+    functions = dict(mod.functions)
+    for var, func in mod.functions.items():
+        if var.name_hint not in lowered.kernels:
+            continue
+        try:
+            tvm.tirx.build(as_kernel(func), target=target.tvm())
+        except REFUSALS as error:
+            _LOGGER.warning(
+                "no code for the schedule of %s, its loops stay plain: %s", var.name_hint, reason(error)
+            )
+            unscheduled = as_kernel(lowered.mod[var.name_hint])
+            functions[var] = plain.schedule(unscheduled).mod["main"].with_attr("global_symbol", var.name_hint)
     return tvm.IRModule(functions)
 
 

@@ -31,25 +31,6 @@ class Geometry:
         self.stride, self.dilation = self.stride[::-1], self.dilation[::-1]
         self.output = self.output[::-1]
 
-    def grow_for_ceil(self) -> None:
-        """Pad at the end so that the last, partial window counts (ceil_mode of ONNX pooling).
-
-        A window that would start in the padding after the input is dropped, as ONNX says.
-        """
-        padding = list(self.padding)
-        output = list(self.output)
-        for axis in (0, 1):
-            span = self.dilation[axis] * (self.kernel[axis] - 1) + 1
-            total = self.size[axis] + padding[axis] + padding[axis + 2]
-            count = -(-(total - span) // self.stride[axis]) + 1
-            if (count - 1) * self.stride[axis] >= self.size[axis] + padding[axis]:
-                count -= 1
-            missing = (count - 1) * self.stride[axis] + span - total
-            padding[axis + 2] += max(missing, 0)
-            output[axis] = count
-        self.padding = (padding[0], padding[1], padding[2], padding[3])
-        self.output = (output[0], output[1])
-
 
 def pair(values: Any) -> tuple[int, int]:
     """One number for both directions, or one for each."""

@@ -101,7 +101,10 @@ class _Clip(onnx_frontend.Clip):
 
     @classmethod
     def _impl_v13(cls, bb: Any, inputs: Any, attr: Any, params: Any) -> Any:
-        low, high = _scalar(inputs[1]), _scalar(inputs[2])
+        # A bound left out is the type's own, so that infinity becomes the largest number, as in ONNX Runtime.
+        limits = np.finfo(np.float32)
+        low = float(limits.min) if inputs[1] is None else _scalar(inputs[1])
+        high = float(limits.max) if inputs[2] is None else _scalar(inputs[2])
         if not _is_float32(inputs[0]) or low is None or high is None or np.isnan(low) or np.isnan(high):
             return super()._impl_v13(bb, inputs, attr, params)
         return relax.op.clip(inputs[0], float(low), float(high))

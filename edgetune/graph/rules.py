@@ -184,7 +184,7 @@ def _max_pool(rewriter: Rewriter, call: Any) -> BlockedValue | None:
 
 def _avg_pool(rewriter: Rewriter, call: Any) -> BlockedValue | None:
     value, geometry = _pooled(rewriter, call)
-    if value is None or geometry is None or (call.attrs.count_include_pad and call.attrs.ceil_mode):
+    if value is None or geometry is None:
         return None
     size, stride, padding, dilation = geometry.arguments()
     expr = rewriter.emit_te(
@@ -204,11 +204,9 @@ def _avg_pool(rewriter: Rewriter, call: Any) -> BlockedValue | None:
 def _pooled(rewriter: Rewriter, call: Any) -> tuple[BlockedValue | None, Geometry | None]:
     """Blocked input and geometry of a pooling over an input that is blocked already."""
     value = rewriter.blocked_or_none(call.args[0])
-    if value is None or str(call.attrs.layout) != "NCHW":
+    if value is None or str(call.attrs.layout) != "NCHW" or call.attrs.ceil_mode:
         return None, None
     geometry = Geometry(call.attrs, (value.height, value.width), pair(call.attrs.pool_size))
-    if call.attrs.ceil_mode:
-        geometry.grow_for_ceil()
     if geometry.output != _shape(call)[2:]:
         return None, None
     return value, geometry

@@ -350,9 +350,9 @@ def _schedule_rows(
 
 def _finish_row(sch: Schedule, last: SBlockRV, row: LoopRV, extents: dict[str, int], target: Target) -> None:
     """Schedule what reads the copied result: while it is in the cache, where it is a single row."""
-    n, o, f, i = [int(v.dom.extent) for v in sch.get(last).iter_vars][:4]
-    kept = len(sch.get(last).iter_vars) == 4 and [n, o, i] == [extents[axis] for axis in "noi"]
-    if kept and extents["h"] == 1 and f <= extents["w"]:
+    shape = [int(v.dom.extent) for v in sch.get(last).iter_vars]
+    same_form = len(shape) == 4 and [shape[0], shape[1], shape[3]] == [extents[axis] for axis in "noi"]
+    if same_form and extents["h"] == 1 and shape[2] <= extents["w"]:
         sch.reverse_compute_at(last, row, preserve_unit_loops=True)
         sch.vectorize(sch.get_loops(last)[-1])
     else:

@@ -183,6 +183,16 @@ class Target(_Strict):
                 f"vectors of {widest} bits; lower vector_bits, or add the feature to mattr"
             )
 
+    def _fixed_vectors(self) -> tuple[str, ...]:
+        """LLVM attributes that make TVM keep vectors of fixed length on a RISC-V CPU with the V extension.
+
+        TVM turns every vector loop there into one of unknown length, with masked accesses to memory that keep
+        nothing in registers, and fails on some. The subset of V that is left has the same vectors.
+        """
+        if self.arch != "riscv64" or not self.supports("v"):
+            return ()
+        return ("-v", "+zve64d", f"+zvl{self.vector_bits}b")
+
     def tvm(self) -> tvm.target.Target:
         """Return TVM's target, complete enough for MetaSchedule.
 
@@ -200,8 +210,9 @@ class Target(_Strict):
             "num-cores": self.threads,
             **_ABI.get(self.arch, {}),
         }
-        if self.mattr:
-            cpu["mattr"] = list(self.mattr)
+        mattr = [*self.mattr, *self._fixed_vectors()]
+        if mattr:
+            cpu["mattr"] = mattr
         if self.gpu is None:
             return TvmTarget(cpu)
         # Without the limits, which TVM knows only of a GPU it can ask, MetaSchedule refuses sm_XX.
