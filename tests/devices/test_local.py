@@ -1,7 +1,5 @@
 """The local device with its real tracker and runner."""
 
-import os
-import signal
 import socket
 import subprocess
 import sys
@@ -153,7 +151,11 @@ def test_a_dead_runner_is_revived():
     device = local_device(threads=1)
     with device.up() as transport:
         session = lease(device, LEASE_S)
-        os.kill(transport.processes()[1], signal.SIGKILL)
+        runner = psutil.Process(transport.processes()[1])
+        sessions = runner.children()
+        runner.kill()
+        # The kernel ends the sessions of a dead runner soon, not at once.
+        psutil.wait_procs(sessions, timeout=10)
         with pytest.raises(SessionLostError), session.deadline(10, "threads"):
             session.function("runtime.NumThreads")()
         assert transport.revive()
