@@ -9,7 +9,8 @@ Each model is tuned (records go to ``--logs`` and are reused by the next run), v
 beside ONNX Runtime: processes of their own, in turns, as many threads, the same inputs. ``untuned`` is
 the same model with default schedules. Models whose published file carries constant weights get random
 ones, so that outputs say something. Stop other programs first: the drift column says how much the
-machine's own speed changed meanwhile.
+machine's own speed changed meanwhile. Rows that ``--out`` already has from this CPU and these versions
+stay in the table until their model is measured again.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def main() -> int:
     """Run the benchmark; 1 where a model failed."""
     options = _options()
     out = Path(options.out)
-    rows, failed = [], []
+    rows, failed = _earlier(out, options.threads), []
     for name, trials in _wanted(options.models):
         entry = get(name)
         try:
@@ -69,10 +70,10 @@ def main() -> int:
             print(f"{name}: {error}", file=sys.stderr)
             failed.append(name)
             continue
-        rows.append(row)
+        rows[name] = row
         print(f"{row.model}: {row.speedup:.2f} times ONNX Runtime", file=sys.stderr)
-        _save(rows, out)
-    table = render(rows, options.threads)
+        _save(rows, options.threads, out)
+    table = render(in_order(rows), options.threads)
     print(table)
     (out / "models.md").write_text(table + "\n", encoding="utf-8")
     if options.readme:
@@ -167,12 +168,26 @@ def _onnxruntime() -> str:
     return version("onnxruntime")
 
 
-def _save(rows: list[Row], out: Path) -> None:
-    data: dict[str, Any] = {
-        "cpu": model_name(),
-        "versions": versions(),
-        "rows": [asdict(row) for row in rows],
-    }
+def in_order(rows: dict[str, Row]) -> list[Row]:
+    """The rows in the order of ``edgetune models list``."""
+    return [rows[entry.name] for entry in list_models() if entry.name in rows]
+
+
+def _earlier(out: Path, threads: int) -> dict[str, Row]:
+    """Rows of earlier runs that belong in the same table."""
+    path = out / "models.json"
+    saved = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    if any(saved.get(key) != value for key, value in _circumstances(threads).items()):
+        return {}
+    return {row["model"]: Row(**row) for row in saved["rows"]}
+
+
+def _circumstances(threads: int) -> dict[str, Any]:
+    return {"cpu": model_name(), "threads": threads, "versions": versions(), "onnxruntime": _onnxruntime()}
+
+
+def _save(rows: dict[str, Row], threads: int, out: Path) -> None:
+    data = {**_circumstances(threads), "rows": [asdict(row) for row in in_order(rows)]}
     (out / "models.json").write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
 
 
