@@ -54,13 +54,14 @@ class Rewriter:
     Attributes:
         builder: emits into the new function.
         lanes: elements of one block.
-        registers: vector registers of the target.
+        target: what is compiled for; ``lanes`` and ``registers`` are its.
     """
 
     def __init__(self, mod: tvm.IRModule, target: Target, rules: dict[str, Rule]) -> None:
         self.mod = mod
         kernels = {var: func for var, func in mod.functions.items() if var.name_hint != "main"}
         self.builder = relax.BlockBuilder(tvm.IRModule(kernels))
+        self.target = target
         self.lanes = target.lanes("float32")
         self.registers = target.vector_registers
         self.rules = rules

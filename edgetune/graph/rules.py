@@ -11,9 +11,10 @@ import numpy as np
 import tvm
 from tvm import relax, te
 
+from edgetune.graph import winograd
 from edgetune.graph.blocked import BlockedValue, Rewriter, Rule
 from edgetune.graph.geometry import Geometry, pair
-from edgetune.kernels import contraction, window
+from edgetune.kernels import products, window
 
 
 def rules() -> dict[str, Rule]:
@@ -81,6 +82,10 @@ def _conv2d(rewriter: Rewriter, call: Any) -> BlockedValue | None:
         )
         return BlockedValue(expr, out_channels, *output, value.groups)
     plain_input = channels < lanes and groups == 1
+    shape = (_shape(call.args[0])[0], channels, out_channels)
+    m = None if plain_input else winograd.best_tile(rewriter.target, shape, geometry, groups)
+    if m is not None:
+        return winograd.convolve(rewriter, rewriter.blocked(call.args[0]), weight, geometry, m)
     if plain_input:
         source = rewriter.plain(call.args[0])
         if _shape(source)[2:] != geometry.size:
@@ -88,7 +93,7 @@ def _conv2d(rewriter: Rewriter, call: Any) -> BlockedValue | None:
     else:
         source = rewriter.blocked(call.args[0], groups).expr
     expr = rewriter.emit_te(
-        contraction.conv2d,
+        products.conv2d,
         source,
         _const(_pack_conv_weight(weight, groups, lanes, plain_input)),
         *geometry.arguments(),
@@ -127,7 +132,7 @@ def _conv2d_transpose(rewriter: Rewriter, call: Any) -> Any:
     blocks = -(-out_channels // lanes)
     geometry = (height, width), (1, 1), (0, 0, 0, 0), (1, 1)
     product = rewriter.emit_te(
-        contraction.conv2d,
+        products.conv2d,
         value.expr,
         _const(packed),
         *geometry,
@@ -363,7 +368,7 @@ def _matmul(rewriter: Rewriter, call: Any) -> Any:
     flat = rows != shape[-2]
     if flat:
         source = rewriter.emit(relax.op.reshape(source, (rows, depth)))
-    expr = rewriter.emit_te(contraction.dense, source, _const(packed), columns, name="dense")
+    expr = rewriter.emit_te(products.dense, source, _const(packed), columns, name="dense")
     if tuple(_shape(expr)) != _shape(call):
         expr = rewriter.emit(relax.op.reshape(expr, _shape(call)))
     return expr

@@ -1,12 +1,7 @@
-"""Convolutions and matrix products as one register-tiled contraction.
+"""Schedules of convolutions and matrix products (``kernels.products``): one register-tiled contraction.
 
-Data layout: activations are ``[N, ceil(C / b), H * W, b]`` ("blocked"): ``b`` is the number of vector lanes,
-so that one load fills a register with neighbouring channels, and the two spatial dimensions are one, so that a
-pointwise convolution can tile across rows. Weights are packed once, at compile time, in the order in which the
-inner loops read them. The inner loops keep a tile of ``blocks x columns`` accumulators in registers, which is
-how Goto and van de Geijn's matrix product ("Anatomy of High-Performance Matrix Multiplication", ACM TOMS 34(3),
-2008) and the direct convolution of Georganas et al. ("Anatomy of High-Performance Deep Learning Convolutions on
-SIMD Architectures", SC 2018) are built.
+The inner loops keep a tile of ``blocks x columns`` accumulators in registers; the loops around them are ordered
+so that what a tile reads stays in the cache.
 """
 
 from __future__ import annotations
@@ -16,11 +11,10 @@ import math
 from typing import TYPE_CHECKING
 
 import tvm
-from tvm import te
 from tvm.s_tir import Schedule
 
+from edgetune.kernels.products import AXES, KIND, STAGE
 from edgetune.kernels.schedules import (
-    KERNEL_ATTR,
     LAUNCH_FLOPS,
     axis_extents,
     divisors,
@@ -30,8 +24,10 @@ from edgetune.kernels.schedules import (
     schedule_padding,
     spread,
     tile,
-    unflatten,
 )
+from edgetune.kernels.tiles import register_tiles
+
+__all__ = ["KIND", "spaces"]
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,122 +37,6 @@ if TYPE_CHECKING:
     from edgetune.kernels.schedules import Space
     from edgetune.targets import Target
 
-KIND = "contraction"
-_STAGE = "contraction"
-_AXES = ("n", "o", "h", "w", "i", "rc", "kh", "kw", "ri")
-
-
-def conv2d(
-    x: te.Tensor,
-    weight: te.Tensor,
-    size: tuple[int, int],
-    stride: tuple[int, int],
-    padding: tuple[int, int, int, int],
-    dilation: tuple[int, int],
-    groups: int,
-    plain_input: bool,
-    registers: int,
-) -> te.Tensor:
-    """Direct 2-d convolution with blocked output.
-
-    Args:
-        x: ``[N, C/b, H*W, b]``, or ``[N, C, H, W]`` when ``plain_input`` (few input channels).
-        weight: ``[O/b, I/b, KH, KW, b, b]`` (output channel innermost); ``[O/b, I, KH, KW, 1, b]`` for plain input.
-        size: height and width of the input.
-        stride, padding, dilation: as in ONNX Conv; padding is top, left, bottom, right.
-        groups: number of groups; blocks must not straddle them.
-        plain_input: whether ``x`` is in NCHW.
-        registers: vector registers of the target, which decide how many columns are computed.
-
-    Returns:
-        ``[N, O/b, OH*OW, b]``.
-    """
-    height, width = size
-    batch = x.shape[0]
-    out_blocks, in_blocks, kernel_h, kernel_w, inner, lanes = (int(d) for d in weight.shape)
-    top, left, bottom, right = padding
-    out_h = (height + top + bottom - dilation[0] * (kernel_h - 1) - 1) // stride[0] + 1
-    out_w = (width + left + right - dilation[1] * (kernel_w - 1) - 1) // stride[1] + 1
-    blocks_per_group = out_blocks // groups
-    if kernel_h == kernel_w == 1 and tuple(stride) == (1, 1) and not any(padding) and not plain_input:
-        # Rows need not be told apart: one row of H*W columns tiles better.
-        height, width, out_h, out_w = 1, height * width, 1, height * width
-    columns = padded_columns(out_blocks // groups, out_w, registers)
-    right += (columns - out_w) * stride[1]
-
-    def read(n: te.Var, c: te.PrimExpr, y: te.PrimExpr, z: te.PrimExpr, i: te.PrimExpr) -> te.PrimExpr:
-        return x[n, c, y, z] if plain_input else x[n, c, y * width + z, i]
-
-    source = read
-    if any((top, left, bottom, right)):
-        padded = te.compute(
-            (batch, int(x.shape[1]), height + top + bottom, width + left + right, inner),
-            lambda n, c, y, z, i: te.if_then_else(
-                te.all(y >= top, y < top + height, z >= left, z < left + width),
-                read(n, c, y - top, z - left, i),
-                tvm.tirx.const(0, x.dtype),
-            ),
-            name="padding",
-        )
-
-        def source(n: te.Var, c: te.PrimExpr, y: te.PrimExpr, z: te.PrimExpr, i: te.PrimExpr) -> te.PrimExpr:
-            return padded[n, c, y, z, i]
-
-    rc = te.reduce_axis((0, in_blocks), "rc")
-    kh = te.reduce_axis((0, kernel_h), "kh")
-    kw = te.reduce_axis((0, kernel_w), "kw")
-    ri = te.reduce_axis((0, inner), "ri")
-
-    def channel(o: te.Var) -> te.PrimExpr:
-        return rc if groups == 1 else (o // blocks_per_group) * in_blocks + rc
-
-    result = te.compute(
-        (batch, out_blocks, out_h, columns, lanes),
-        lambda n, o, h, w, i: te.sum(
-            source(n, channel(o), h * stride[0] + kh * dilation[0], w * stride[1] + kw * dilation[1], ri)
-            * weight[o, rc, kh, kw, ri, i],
-            axis=[rc, kh, kw, ri],
-        ),
-        name=_STAGE,
-        attrs={KERNEL_ATTR: KIND},
-    )
-    return te.compute(
-        (batch, out_blocks, out_h * out_w, lanes),
-        lambda n, o, f, i: result[(n, o, *unflatten(f, out_h, out_w), i)],
-        name="flatten",
-    )
-
-
-def dense(x: te.Tensor, weight: te.Tensor, columns: int) -> te.Tensor:
-    """Matrix product with a packed constant right-hand side.
-
-    Args:
-        x: ``[..., M, K]`` with leading dimensions of one.
-        weight: ``[ceil(N / b), 1, 1, 1, K, b]``.
-        columns: N.
-
-    Returns:
-        ``[..., M, N]``.
-    """
-    out_blocks, _, _, _, depth, lanes = (int(d) for d in weight.shape)
-    lead = [0] * (len(x.shape) - 2)
-    rows = x.shape[-2]
-    rc = te.reduce_axis((0, 1), "rc")
-    kh = te.reduce_axis((0, 1), "kh")
-    kw = te.reduce_axis((0, 1), "kw")
-    ri = te.reduce_axis((0, depth), "ri")
-    result = te.compute(
-        (1, out_blocks, 1, rows, lanes),
-        lambda n, o, h, w, i: te.sum(x[(*lead, w, ri)] * weight[o, rc, kh, kw, ri, i], axis=[rc, kh, kw, ri]),
-        name=_STAGE,
-        attrs={KERNEL_ATTR: KIND},
-    )
-    return te.compute(
-        (*x.shape[:-1], columns),
-        lambda *index: result[0, index[-1] // lanes, 0, index[-2], index[-1] % lanes],
-        name="flatten",
-    )
-
 
 def spaces(mod: tvm.IRModule, target: Target) -> Iterator[Space]:
     """Schedules of a contraction, best guess first.
@@ -165,42 +45,17 @@ def spaces(mod: tvm.IRModule, target: Target) -> Iterator[Space]:
     chunks and unrolling are sampled inside.
     """
     probe = Schedule(mod)
-    extents = axis_extents(probe, probe.get_sblock(_STAGE), _AXES)
+    extents = axis_extents(probe, probe.get_sblock(STAGE), AXES)
     tiles = register_tiles(extents["o"], extents["w"], target.vector_registers)
     best: dict[int, list[int]] = {}
+    group = _columns_stored_together(probe)
     for merit, blocks, columns in tiles:
-        if merit >= 0.5 * tiles[0][0]:
+        if merit >= 0.5 * tiles[0][0] and (group is None or group % columns == 0):
             best.setdefault(blocks, []).append(columns)
     reuse = extents["o"] > 1 and extents["h"] * extents["w"] > 1
     for blocks, widths in best.items():
         for keep in ("weights", "input") if reuse else ("weights",):
             yield functools.partial(_schedule, Schedule(mod), extents, target, blocks, widths[:6], keep)
-
-
-def register_tiles(blocks: int, columns: int, registers: int) -> list[tuple[float, int, int]]:
-    """Tiles ``(merit, output blocks, columns)`` whose accumulators stay in registers, best first.
-
-    A tile of ``b x c`` does ``b * c`` multiply-adds for ``b`` loads of weights and ``c`` broadcasts, of which the
-    weights count twice, as they come from further away; it needs ``b * c`` accumulators, up to two weight vectors
-    and one broadcast, and hides the latency of the multiply-add when it has about ten accumulators.
-    """
-    tiles = []
-    for b in (d for d in divisors(blocks) if d <= 8):
-        for c in divisors(columns):
-            work = b * c
-            if work + min(b, 2) + 1 <= registers + (b == 1):
-                tiles.append((min(work, 10) / 10 * work / (2 * b + c), b, c))
-    return sorted(tiles, reverse=True)
-
-
-def padded_columns(blocks: int, columns: int, registers: int) -> int:
-    """How many columns to compute where a row is a prime number of them, say: up to an eighth more, if that pays."""
-
-    def cost(count: int) -> float:
-        # Results computed beside the epilogue instead of in it cost another pass over them.
-        return count / register_tiles(blocks, count, registers)[0][0] * (1.0 if count == columns else 1.08)
-
-    return min(range(columns, columns + max(1, -(-columns // 8)) + 1), key=cost) if columns > 1 else columns
 
 
 def _schedule(
@@ -210,7 +65,7 @@ def _schedule(
 
     ``keep`` says what stays in the cache while the other streams by: ``weights`` or ``input``.
     """
-    stage = sch.get_sblock(_STAGE)
+    stage = sch.get_sblock(STAGE)
     last = inline_into_last(sch, stage)
     if last is None:
         raise ValueError("a contraction has a block that flattens it")
@@ -240,6 +95,13 @@ def _schedule(
     return sch
 
 
+def _columns_stored_together(sch: Schedule) -> int | None:
+    """The group of columns that ``products.batched`` stores together, which no tile may straddle."""
+    last = sch.get_consumers(sch.get_sblock(STAGE))
+    axes = sch.get(last[0]).iter_vars if last else ()
+    return int(axes[3].dom.extent) if len(axes) == 5 else None
+
+
 def parallel_chunks(
     extents: dict[str, int], target: Target, blocks: int, columns: int
 ) -> tuple[int, int, int]:
@@ -259,7 +121,7 @@ def parallel_chunks(
     def traffic(chunks: tuple[int, int, int]) -> float:
         outputs, rows, tiles = chunks
         cuts = (h // rows) * (w // tiles)
-        pieces = cuts * (o // outputs)
+        pieces = extents["n"] * cuts * (o // outputs)
         chunk_input = depth * (rows + extents["kh"] - 1) * tiles * columns
         reads = 1 if chunk_input <= cache else outputs
         uneven = -(-pieces // threads) * threads / pieces
@@ -303,6 +165,13 @@ def _output_loops(
         o, i = sch.split(loops[-1], [extents["o"], lanes])
         n, h, w = sch.split(loops[-2], [1, 1, extents["w"]])
         return [n, o, h, w, i], None
+    if len(sizes) == 5 and [sizes[0] * sizes[3], sizes[1], sizes[2], sizes[4]] == [
+        extents[axis] for axis in "wnoi"
+    ]:
+        q, n, o, k, i = loops
+        sch.reorder(n, o, q, k, i)
+        h, w = sch.split(sch.fuse(q, k), [1, extents["w"]])
+        return [n, o, h, w, i], None
     return list(sch.get_loops(sch.cache_write(stage, 0, "local"))), last
 
 
@@ -321,7 +190,7 @@ def _schedule_rows(
     The block that writes the result leads, so that it never reads a column beyond ``width``; bounds that TVM
     finds the other way round reach into the next row, which may be another thread's.
     """
-    stage = sch.get_sblock(_STAGE)
+    stage = sch.get_sblock(STAGE)
     copy = sch.cache_write(stage, 0, "local")
     n, o, f, i = sch.get_loops(last)
     h, w = sch.split(f, [extents["h"], width])

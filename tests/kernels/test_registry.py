@@ -12,7 +12,7 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import ScheduleError
 
 from edgetune.graph.workload import kernel_flops, workload_hash
-from edgetune.kernels import contraction, generic, registry, window
+from edgetune.kernels import contraction, generic, registry, tiles, window, winograd
 from edgetune.kernels.schedules import KERNEL_ATTR, Space, divisors
 from edgetune.records import Task
 from edgetune.targets import Target
@@ -36,7 +36,7 @@ def task_of(mod: tvm.IRModule) -> Task:
     return Task("odd", workload_hash(mod), tvm.ir.save_json(mod), kind=registry.kind_of(mod["main"]))
 
 
-@pytest.mark.parametrize("kind", [contraction.KIND, window.KIND])
+@pytest.mark.parametrize("kind", [contraction.KIND, window.KIND, winograd.KIND])
 def test_a_kernel_that_its_family_cannot_schedule(
     kind: str, local_target: Target, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -93,9 +93,9 @@ def test_a_kernel_without_dimensions(local_target: Target) -> None:
     ("blocks", "columns", "registers"), [(1, 1, 16), (3, 11, 16), (4, 12, 32), (40, 97, 32)]
 )
 def test_register_tiles_fit(blocks: int, columns: int, registers: int) -> None:
-    tiles = contraction.register_tiles(blocks, columns, registers)
-    assert tiles
-    for _, b, c in tiles:
+    found = tiles.register_tiles(blocks, columns, registers)
+    assert found
+    for _, b, c in found:
         assert blocks % b == 0
         assert columns % c == 0
         assert b * c + min(b, 2) <= registers
@@ -103,7 +103,7 @@ def test_register_tiles_fit(blocks: int, columns: int, registers: int) -> None:
 
 def test_padded_columns_stay_within_an_eighth() -> None:
     for columns in range(1, 60):
-        assert columns <= contraction.padded_columns(4, columns, 16) <= columns + -(-columns // 8)
+        assert columns <= tiles.padded_columns(4, columns, 16) <= columns + -(-columns // 8)
 
 
 def test_divisors() -> None:
