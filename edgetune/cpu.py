@@ -140,7 +140,7 @@ def machine_features() -> frozenset[str]:
     arch = architecture()
     found = features_from_cpuinfo(_read(Path("/proc/cpuinfo")), arch)
     # An emulator may show the cpuinfo of its host; its auxiliary vector is its own.
-    return found or _features_from_auxv(_read_bytes(Path("/proc/self/auxv")), arch)
+    return found or features_from_auxv(_read_bytes(Path("/proc/self/auxv")), arch)
 
 
 def model_name() -> str:
@@ -197,7 +197,8 @@ def _split_isa(isa: str) -> set[str]:
     return {*letters, *rest}
 
 
-def _features_from_auxv(auxv: bytes, arch: str) -> frozenset[str]:
+def features_from_auxv(auxv: bytes, arch: str) -> frozenset[str]:
+    """Translate the ``AT_HWCAP`` words of ``/proc/self/auxv`` into LLVM's names; nothing on x86-64."""
     if arch == "riscv64":
         words = {_AT_HWCAP: [chr(ord("a") + bit) for bit in range(26)]}
     elif arch == "aarch64":

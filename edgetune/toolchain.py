@@ -146,7 +146,7 @@ def find_linker(arch: str) -> Linker:
     Raises:
         ToolchainError: there is none.
     """
-    zig = _zig()
+    zig = find_zig()
     if zig is not None:
         return Linker((str(zig), "ld.lld"))
     prefixes = [_GNU_PREFIX[arch]]
@@ -234,7 +234,7 @@ def _needed(mtriple: str, arch: str) -> tuple[str, ...]:
     return ("libm.so.6", "libgcc_s.so.1") if arch == "arm" else ("libm.so.6",)
 
 
-def _zig() -> Path | None:
+def find_zig() -> Path | None:
     """Find zig's executable without importing its package."""
     try:
         spec = importlib.util.find_spec("ziglang")

@@ -7,6 +7,7 @@ they are; NaN equals NaN, infinity equals infinity of the same sign.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 import os
@@ -18,8 +19,11 @@ import numpy as np
 
 from edgetune.bundle.inputs import choose_inputs
 from edgetune.bundle.reader import Bundle, open_bundle
-from edgetune.errors import DeviceError, UsageError
+from edgetune.devices.transport import Device
+from edgetune.errors import UsageError
+from edgetune.machine import usable_cpus
 from edgetune.records import CompareResult, OutputDifference
+from edgetune.sides.device_side import DeviceSide, device_side, is_remote
 from edgetune.sides.files import Model, side_files
 from edgetune.sides.process import SideProcess
 
@@ -64,7 +68,7 @@ def compare(
     rtol: float | None = None,
     atol: float | None = None,
     inputs: str | Path | Mapping[str, Any] | None = None,
-    device: str | None = None,
+    device: str | Device | None = None,
 ) -> CompareResult:
     """Compare a bundle's outputs with ONNX Runtime's, each run in a process of its own.
 
@@ -79,29 +83,33 @@ def compare(
         atol: absolute tolerance, likewise.
         inputs: a ``.npz`` file or arrays by name; the recorded ones by default, random ones where
             the bundle has none.
-        device: where the bundle runs; only ``local`` so far.
+        device: where the bundle runs, by name or a device that is at hand; this machine by default. ONNX Runtime
+            runs here, wherever the bundle does.
 
     Raises:
         UsageError: a tolerance is negative, or the inputs do not fit the model.
         BundleError: the bundle is damaged or for another machine.
-        DeviceError: the device is not this machine.
+        DeviceError: the device is unavailable.
     """
     _check_tolerances(rtol, atol)
-    if device not in (None, "local"):
-        raise DeviceError(f"a bundle cannot be compared on {device!r}; leave --device away to compare here")
     opened = open_bundle(bundle)
     recorded = opened.reference() if model is None and inputs is None else None
     chosen = choose_inputs(opened, inputs)
     threads = opened.manifest.threads
     with side_files(opened, model, chosen) as files:
         # The bundle first: what is wrong with it is of more interest than a missing model.
-        with SideProcess(files.spec("edgetune", threads)) as side:
+        with contextlib.ExitStack() as stack:
+            side: SideProcess | DeviceSide
+            if device is not None and is_remote(device):
+                side = stack.enter_context(device_side(opened, chosen, device, threads))
+            else:
+                side = stack.enter_context(SideProcess(files.spec("edgetune", threads)))
             actual = side.outputs()
         if recorded is not None:
             expected, reference = recorded[1], "the recorded outputs of ONNX Runtime"
         else:
-            with SideProcess(files.spec("onnxruntime", threads)) as side:
-                expected, reference = side.outputs(), side.version
+            with SideProcess(files.spec("onnxruntime", min(threads, len(usable_cpus())))) as other:
+                expected, reference = other.outputs(), other.version
     names = [item.name for item in opened.manifest.outputs]
     outputs = tuple(
         difference(name, expected.get(name), actual[name], rtol=rtol, atol=atol) for name in names

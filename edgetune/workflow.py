@@ -22,6 +22,7 @@ import re
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -32,6 +33,7 @@ from edgetune.bundle.assemble import Check, WrittenBundle, check_output, write_b
 from edgetune.choices import choose
 from edgetune.cpu import architecture, missing_features
 from edgetune.devices.inventory import open_device
+from edgetune.devices.manage import check_target, device_target
 from edgetune.devices.transport import Device
 from edgetune.errors import DeviceError, EdgetuneError
 from edgetune.graph.compile import applies, compile_model
@@ -41,7 +43,8 @@ from edgetune.logs import LayeredLogs, open_logs
 from edgetune.model.prepare import prepare
 from edgetune.records import Choice, PreparedModel, Source
 from edgetune.results import CompileResult, KernelResult, Latency, TaskResult, TuneResult
-from edgetune.targets import Target, load_target
+from edgetune.sides.device_side import is_remote
+from edgetune.targets import LOCAL, Target, load_target
 from edgetune.tuning.loop import tune_tasks
 from edgetune.tuning.options import Budget, TuningOptions
 from edgetune.tuning.outcome import TuningOutcome
@@ -89,7 +92,8 @@ class Request:
 class Job:
     """A request made concrete: everything that can be refused early has been checked.
 
-    ``check`` verifies a bundle; None where it cannot be run from here.
+    ``check`` verifies a bundle; None where it cannot be run from here. ``device`` is where bundles run; None
+    for this machine.
     """
 
     request: Request
@@ -98,6 +102,7 @@ class Job:
     lowered: Lowered
     out: Path
     check: Check | None
+    device: Device | None = None
 
 
 def tune(
@@ -120,8 +125,13 @@ def tune(
     """
     started = time.monotonic()
     watcher = watcher or Watcher()
-    with open_logs(request.logs) as logs:
+    with ExitStack() as stack:
+        logs = stack.enter_context(open_logs(request.logs))
         job, measured_on = _begin_tuning(request, device, watcher)
+        if job.device is not None:
+            # Another machine is connected to once, for the verification and timing too.
+            watcher.say(f"connecting to {measured_on.name}")
+            stack.enter_context(measured_on.up())
         before = _baseline(job, watcher, measure_latency)
         watcher.say(f"tuning {len(job.lowered.tasks)} tasks on {measured_on.name}")
         outcome = tune_tasks(
@@ -135,9 +145,9 @@ def tune(
             progress=watcher.tuning,
         )
         choices = _choose(job, LayeredLogs(logs))
-    written = _compile(job, choices, watcher)
-    timed = measure_latency and not outcome.interrupted
-    after = _benchmark(job, written.path, watcher) if timed else None
+        written = _compile(job, choices, watcher)
+        timed = measure_latency and not outcome.interrupted
+        after = _benchmark(job, written.path, watcher) if timed else None
     return TuneResult(
         model=job.prepared.name,
         target=job.target.name,
@@ -176,7 +186,9 @@ def compile_from_logs(request: Request, watcher: Watcher | None = None) -> Compi
     )
 
 
-def _begin(request: Request, watcher: Watcher, target: Target | None = None) -> Job:
+def _begin(
+    request: Request, watcher: Watcher, target: Target | None = None, device: Device | None = None
+) -> Job:
     """Check everything that can be checked before time is spent, then prepare and lower the model."""
     target = target or _target(request)
     if request.out is not None:
@@ -186,16 +198,19 @@ def _begin(request: Request, watcher: Watcher, target: Target | None = None) -> 
     out = request.out or _default_out(prepared.name, target.name, request.archive)
     check_output(out)
     watcher.say(f"lowering {prepared.name} for {target.name}, {target.threads} threads")
-    check = functools.partial(compare, rtol=request.rtol, atol=request.atol) if runs_here(target) else None
-    return Job(request, prepared, target, lower(prepared, target), out, check)
+    check = functools.partial(compare, rtol=request.rtol, atol=request.atol, device=device)
+    can_run = device is not None or runs_here(target)
+    return Job(request, prepared, target, lower(prepared, target), out, check if can_run else None, device)
 
 
 def _begin_tuning(request: Request, device: str | None, watcher: Watcher) -> tuple[Job, Device]:
     """The job, and the device to measure on.
 
     Raises:
-        DeviceError: no such device, or it is this machine and cannot run the target's code.
+        DeviceError: no such device, it cannot be reached, or it cannot run the target's code.
     """
+    if is_remote(device):
+        return _begin_remote(request, str(device), watcher)
     target = _target(request)
     measured_on = open_device(device, target.threads)
     if measured_on.shares_host and not runs_here(target):
@@ -207,8 +222,21 @@ def _begin_tuning(request: Request, device: str | None, watcher: Watcher) -> tup
     return _begin(request, watcher, target), measured_on
 
 
-def _target(request: Request) -> Target:
-    target = load_target(request.target)
+def _begin_remote(request: Request, name: str, watcher: Watcher) -> tuple[Job, Device]:
+    """The same for another machine, whose own CPU is the target unless another one is asked for."""
+    watcher.say(f"asking {name} what it is")
+    found = open_device(name, request.threads or 1).probe()
+    for note in found.notes:
+        watcher.note(note)
+    target = _target(request, device_target(name, found))
+    check_target(target, name, found)
+    measured_on = open_device(name, target.threads)
+    return _begin(request, watcher, target, measured_on), measured_on
+
+
+def _target(request: Request, local: Target | None = None) -> Target:
+    """The target asked for; ``local`` in place of this machine's."""
+    target = local if local is not None and request.target == LOCAL else load_target(request.target)
     if request.threads is not None:
         target = target.with_threads(request.threads)
     target.check()
@@ -282,9 +310,9 @@ def _benchmark(
     """Time a bundle beside ONNX Runtime; None where that cannot be done."""
     if job.check is None:
         return None
-    watcher.say("timing it beside ONNX Runtime")
+    watcher.say("timing it" if job.device else "timing it beside ONNX Runtime")
     try:
-        return benchmark(bundle, model=job.prepared.onnx, rounds=rounds)
+        return benchmark(bundle, device=job.device, model=job.prepared.onnx, rounds=rounds)
     except EdgetuneError as error:
         # The bundle stands, verified: a failed comparison must not hide it.
         watcher.note(f"not timed: {error}")
@@ -338,5 +366,5 @@ def _verification_notes(job: Job) -> tuple[str, ...]:
         return ()
     return (
         f"not verified, for this machine cannot run code for {job.target.name}; "
-        "run 'edgetune compare' on the device",
+        "run 'edgetune compare' with --device, or on such a machine",
     )

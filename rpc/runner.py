@@ -141,6 +141,8 @@ class Runner:
             if name != "client:" + self.match_key:
                 connection.sendall(struct.pack("<i", base.RPC_CODE_MISMATCH))
                 return None
+            if not self._prepare(connection, options):
+                return None
             reply = ("server:" + self.key).encode()
             connection.sendall(struct.pack("<ii", base.RPC_CODE_SUCCESS, len(reply)) + reply)
         except (OSError, UnicodeDecodeError):
@@ -148,6 +150,13 @@ class Runner:
         connection.settimeout(None)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return options
+
+    def _prepare(self, connection: socket.socket, options: list[str]) -> bool:
+        """Make ready for a session whose client has the right key; False refuses it.
+
+        For those who serve sessions in another way.
+        """
+        return True
 
     def _serve(self, connection: socket.socket, options: list[str]) -> None:
         """Run one session in a child process, and make sure that it ends."""
@@ -221,11 +230,18 @@ def _session(connection: socket.socket, folder: str, parent: int) -> None:
         tvm_ffi.register_global_func(
             "tvm.rpc.server.load_module", lambda name: load_module(workpath(name)), override=True
         )
+        tvm_ffi.register_global_func("edgetune.peak_memory_bytes", peak_memory_bytes, override=True)
         tvm_ffi.get_global_func("rpc.ServerLoop")(connection.detach())
     except BaseException as error:
         log(f"a session ended: {str(error).strip().splitlines()[-1:] or type(error).__name__}")
     finally:
         os._exit(0)
+
+
+def peak_memory_bytes() -> int:
+    """Return the largest resident memory of this process so far."""
+    # Linux counts in kilobytes.
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def _end(child: int) -> None:

@@ -23,7 +23,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = [
     {"cli"},
     {"api"},
-    {"workflow", "checking"},
+    {"workflow", "checking", "doctor"},
     {"watcher"},
     {"model", "graph", "kernels", "tuning", "choices", "verify", "benchmarking"},
     {"sides"},

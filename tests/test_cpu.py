@@ -76,7 +76,7 @@ def test_auxiliary_vector_of_a_raspberry_pi_4():
     # AT_HWCAP as LD_SHOW_AUXV=1 prints it there, between AT_PAGESZ and AT_NULL.
     auxv = struct.pack("=6Q", 6, 4096, 16, 0x887, 0, 0)
     expected = cpu.features_from_cpuinfo(CPUINFO["raspberry-pi-4"][1], "aarch64")
-    assert cpu._features_from_auxv(auxv, "aarch64") == expected == {"fp-armv8", "neon"}
+    assert cpu.features_from_auxv(auxv, "aarch64") == expected == {"fp-armv8", "neon"}
 
 
 def test_unknown_machine_misses_nothing():

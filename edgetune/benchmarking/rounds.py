@@ -16,11 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from edgetune.benchmarking.fixed_work import FixedWork, drift
+from edgetune.benchmarking.on_device import benchmark_on_device
 from edgetune.benchmarking.results import BenchmarkResult, SideResult
 from edgetune.bundle.inputs import choose_inputs
 from edgetune.bundle.reader import check_loadable, open_bundle
-from edgetune.errors import DeviceError, UsageError
+from edgetune.devices.transport import Device
+from edgetune.errors import UsageError
 from edgetune.machine import usable_cpus
+from edgetune.sides.device_side import is_remote
 from edgetune.sides.files import Model, side_files
 from edgetune.sides.process import SideProcess
 
@@ -40,7 +43,7 @@ def benchmark(
     bundle: str | Path,
     against: str | None = "onnxruntime",
     threads: int | None = None,
-    device: str | None = None,
+    device: str | Device | None = None,
     *,
     model: Model | None = None,
     inputs: str | Path | Mapping[str, Any] | None = None,
@@ -55,7 +58,8 @@ def benchmark(
         against: the other side: ``onnxruntime``, the path of a ``.py`` file with a side of one's own
             (``edgetune/sides/base.py``), or None for none.
         threads: threads of both sides, the bundle's own number by default.
-        device: where to run; only ``local`` so far.
+        device: where to run, by name or a device that is at hand; this machine by default. On another machine
+            the bundle runs alone, whatever ``against`` says: what runs here cannot be compared with it.
         model: the ONNX model for the other side, in place of the one in the bundle.
         inputs: a ``.npz`` file or arrays by name; the recorded ones by default.
         rounds: how often the sides take turns.
@@ -65,15 +69,17 @@ def benchmark(
     Raises:
         UsageError: a number is less than one, there is no such side, or the inputs do not fit.
         BundleError: the bundle is damaged or for another machine.
-        DeviceError: the device is not this machine.
+        DeviceError: the device is unavailable.
         EdgetuneError: a side crashed or did not answer.
     """
     for name, number in (("threads", threads), ("rounds", rounds), ("runs", runs)):
         if number is not None and number < 1:
             raise UsageError(f"{name}={number} is too few; give 1 or more")
-    if device not in (None, "local"):
-        raise DeviceError(f"a bundle cannot be timed on {device!r}; leave --device away to time it here")
     opened = open_bundle(bundle)
+    if device is not None and is_remote(device):
+        return benchmark_on_device(
+            opened, choose_inputs(opened, inputs), device, threads, rounds, runs, progress
+        )
     check_loadable(opened)
     count = min(threads or opened.manifest.threads, len(usable_cpus()))
     names = ["edgetune"] if against is None else ["edgetune", against]

@@ -82,6 +82,11 @@ def benchmark(
             runs=runs,
             progress=lambda done, total: out.detail(f"round {done} of {total}"),
         )
+        if against != "none" and result.other is None:
+            out.note(
+                f"note: the bundle ran alone: {against} does not run on device '{settings.device}', and what runs "
+                "here cannot be compared with it"
+            )
         if result.drift > _NOTABLE_DRIFT:
             out.note(
                 f"note: the machine's own speed changed by {result.drift:.0%} between rounds; stop other "

@@ -42,6 +42,7 @@ def run(
     ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, metavar="N", help="Seed of random inputs.")] = 0,
     threads: options.RunThreadsOption = None,
+    device: options.DeviceOption = None,
     json: options.JsonOption = False,
     verbose: options.VerboseOption = 0,
     quiet: options.QuietOption = False,
@@ -54,11 +55,19 @@ def run(
     with Output(json=json, verbose=verbose, quiet=quiet) as out:
         from edgetune.bundle.inputs import choose_inputs
         from edgetune.bundle.reader import open_bundle
+        from edgetune.config import load_settings
         from edgetune.runtime import load
+        from edgetune.sides.device_side import device_side, is_remote
 
-        # The files are checked once, by load.
-        inputs = choose_inputs(open_bundle(bundle, check_files=False), input_, None if input_ else seed)
-        outputs = load(bundle, threads=threads).run(inputs)
+        where = load_settings({"device": device}).settings.device
+        # The files are checked once: here for another machine, else by load.
+        opened = open_bundle(bundle, check_files=is_remote(where))
+        inputs = choose_inputs(opened, input_, None if input_ else seed)
+        if is_remote(where):
+            with device_side(opened, inputs, where, threads or opened.manifest.threads) as side:
+                outputs = side.outputs()
+        else:
+            outputs = load(bundle, threads=threads).run(inputs)
         if output is not None:
             _write(output, outputs)
             out.note(f"outputs written to {output}")

@@ -85,11 +85,21 @@ def detect(
         ),
     ] = None,
     threads: options.ThreadsOption = None,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            "--device",
+            "-d",
+            metavar="NAME",
+            help="Describe this device's CPU.  [default: this machine's]",
+            show_default=False,
+        ),
+    ] = None,
     json: options.JsonOption = False,
     verbose: options.VerboseOption = 0,
     quiet: options.QuietOption = False,
 ) -> None:
-    """Describe this machine's CPU as a target file.
+    """Describe this machine's CPU, or that of a device, as a target file.
 
     The features are those the kernel reports, whatever the CPU's name implies; the cores are those
     this process may use by its affinity mask and the CPU quota of its cgroups.
@@ -97,13 +107,20 @@ def detect(
     from edgetune.targets import detect_local, write_target
 
     with Output(json=json, verbose=verbose, quiet=quiet) as out:
-        target = detect_local(threads)
+        target = detect_local(threads) if device in (None, "local") else _detect_on(str(device), threads)
         if out_file is None:
             out.result(_fields(target), _text(target))
             return
         write_target(target, out_file)
         written = f"wrote {out_file}; use it with --target {out_file}"
         out.result(_fields(target) | {"file": str(out_file)}, written)
+
+
+def _detect_on(device: str, threads: int | None) -> Target:
+    from edgetune.devices.inventory import ask_user
+    from edgetune.devices.manage import device_target, probe_device
+
+    return device_target(device, probe_device(device, ask_user()), threads)
 
 
 def _fields(target: Target) -> dict[str, Any]:

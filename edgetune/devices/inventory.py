@@ -1,19 +1,21 @@
-"""The devices that edgetune knows by name."""
+"""The devices that edgetune knows by name: this machine, and those that the user has added."""
 
 from __future__ import annotations
 
+import sys
+
+from edgetune.devices.address import Ask
 from edgetune.devices.local import local_device
+from edgetune.devices.registry import find, load_registry
+from edgetune.devices.remote import remote_device
 from edgetune.devices.transport import Device
-from edgetune.errors import DeviceError, did_you_mean
 
 LOCAL = "local"
-
-_DEVICES = {LOCAL: local_device}
 
 
 def list_devices() -> tuple[str, ...]:
     """Return the names of the known devices."""
-    return tuple(_DEVICES)
+    return (LOCAL, *load_registry().devices)
 
 
 def open_device(name: str | None, threads: int) -> Device:
@@ -24,7 +26,15 @@ def open_device(name: str | None, threads: int) -> Device:
     Raises:
         DeviceError: there is no such device; the message names those that are.
     """
-    make = _DEVICES.get(name or LOCAL)
-    if make is None:
-        raise DeviceError(f"There is no device '{name}'; {did_you_mean(str(name), _DEVICES)}.")
-    return make(threads)
+    if name in (None, LOCAL):
+        return local_device(threads)
+    return remote_device(str(name), find(str(name)).address, threads, ask_user())
+
+
+def ask_user() -> Ask | None:
+    """Return how to ask the user for a secret; None where nobody sits at a terminal."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return None
+    import getpass
+
+    return getpass.getpass

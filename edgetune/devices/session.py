@@ -177,8 +177,13 @@ def lease(device: Device, timeout_s: float) -> Session:
                 raise DeviceError(
                     f"Device '{device.name}' is registered at {host}:{port} but does not answer: "
                     f"{_last_lines(error)}. Check that the runner still runs and that a firewall lets "
-                    "the connection through."
+                    f"the connection through.{_complaint(device)}"
                 ) from error
+
+
+def _complaint(device: Device) -> str:
+    said = device.transport.complaint()
+    return f" Last said: {said}" if said not in ("", "nothing") else ""
 
 
 def queue_of(endpoint: Endpoint, timeout_s: float = 5.0) -> dict[str, Any]:
@@ -206,7 +211,7 @@ def _ask_tracker(device: Device, endpoint: Endpoint, deadline: float) -> tuple[s
     except TimeoutError as error:
         raise DeviceError(
             f"Device '{device.name}' did not become free in time (tracker {endpoint}). Another run may hold "
-            "it, or its runner is down: see `edgetune runner --help`."
+            f"it, or its runner is down: see `edgetune devices doctor {device.name}`.{_complaint(device)}"
         ) from error
     except OSError as error:
         raise DeviceError(

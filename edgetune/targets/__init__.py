@@ -5,6 +5,7 @@
 ``files.py``    the shipped ``targets/*.toml`` and the user's own
 ``llvm.py``     which CPUs and features LLVM knows
 ``detect.py``   this machine as a target
+``remote.py``   another machine as a target, from what it says of itself
 ==============  ============================================================================
 
 Importing this package imports pydantic, but not TVM.

@@ -52,7 +52,7 @@ def detect(threads: int | None = None) -> Target:
     mcpu = _host_cpu(mtriple)
     mattr = adjust(mtriple, mcpu, _present(arch), _verifiable(arch))
     vector_bits, vector_registers = llvm.vector_shape(arch, llvm.cpu_features(mtriple, mcpu, mattr))
-    sizes, origin = _cache_sizes(mcpu)
+    sizes, origin = cache_sizes(mcpu, caches())
     cores = usable_cores()
     target = Target(
         name=LOCAL,
@@ -144,16 +144,19 @@ def _llvm_host_features(arch: str) -> dict[str, bool]:
     return {str(name): bool(on) for name, on in features.items()}
 
 
-def _cache_sizes(mcpu: str) -> tuple[Caches, str]:
+def cache_sizes(mcpu: str, sizes: Caches) -> tuple[Caches, str]:
     """Return the caches and a sentence on where their sizes come from.
 
     ARM kernels often do not tell them.
+
+    Args:
+        mcpu: LLVM's name of the CPU.
+        sizes: what the kernel tells.
     """
-    sizes = caches()
     if sizes.l1d_bytes and sizes.l2_bytes:
         return sizes, "Cache sizes as the kernel tells them."
     for known in list_targets():
-        if known.mcpu == mcpu and known.kind == "llvm":
+        if known.mcpu == mcpu != "generic" and known.kind == "llvm":
             return Caches(known.l1d_bytes, known.l2_bytes, known.l3_bytes), (
                 f"The kernel does not tell the cache sizes: taken from the target '{known.name}'."
             )

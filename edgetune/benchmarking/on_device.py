@@ -1,0 +1,57 @@
+"""Times a bundle on a device that is another machine, alone."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from edgetune.benchmarking.fixed_work import drift
+from edgetune.benchmarking.results import BenchmarkResult, SideResult
+from edgetune.bundle.reader import Bundle
+from edgetune.devices.transport import Device
+from edgetune.sides.device_side import device_side
+
+_ROUND_S = 0.5
+_MIN_RUNS, _MAX_RUNS = 5, 2000
+_WARM_UP_RUNS = 3
+
+
+def benchmark_on_device(
+    bundle: Bundle,
+    inputs: Mapping[str, np.ndarray],
+    device: str | Device,
+    threads: int | None,
+    rounds: int,
+    runs: int | None,
+    progress: Callable[[int, int], None] | None,
+) -> BenchmarkResult:
+    """Time single runs of a bundle by the device's own clock.
+
+    The arrays lie on the device already: unlike in a benchmark of this machine, their copying is not timed.
+    ``drift`` is that of the bundle's own median from round to round.
+
+    Args and errors are those of :func:`edgetune.benchmarking.rounds.benchmark`.
+    """
+    count = device.threads if isinstance(device, Device) else threads or bundle.manifest.threads
+    times_ms: list[list[float]] = []
+    with device_side(bundle, inputs, device, count) as side:
+        typical_ms = statistics.median(side.run(_WARM_UP_RUNS))
+        number = runs or int(min(_MAX_RUNS, max(_MIN_RUNS, _ROUND_S * 1e3 / max(typical_ms, 1e-6))))
+        for done in range(rounds):
+            side.run(_WARM_UP_RUNS)
+            times_ms.append(side.run(number))
+            if progress is not None:
+                progress(done + 1, rounds)
+        result = SideResult.of(side.version, times_ms, side.load_s, side.memory_bytes())
+    return BenchmarkResult(
+        bundle=bundle.path,
+        threads=count,
+        edgetune=result,
+        other=None,
+        against=None,
+        rounds=rounds,
+        runs=rounds * number,
+        drift=drift(list(result.round_medians_ms)),
+    )

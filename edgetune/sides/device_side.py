@@ -1,0 +1,165 @@
+"""A bundle on a device that is another machine: the same questions as to a side's process, over a leased session."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from edgetune.bundle import manifest as m
+from edgetune.bundle.reader import Bundle
+from edgetune.cpu import architecture, missing_features
+from edgetune.devices.inventory import open_device
+from edgetune.devices.probe import Probe
+from edgetune.devices.session import Session, SessionError, lease
+from edgetune.devices.transport import Device
+from edgetune.errors import BundleError, DeviceError
+
+LEASE_TIMEOUT_S = 180.0
+TRANSFER_TIMEOUT_S = 600.0
+RUN_TIMEOUT_S = 300.0
+_CPU, _POOLED_ALLOCATOR = 1, 2
+_MOST_RUNS = 10_000
+
+
+def is_remote(device: str | Device | None) -> bool:
+    """Whether a device's name, or the device itself, is another machine than this."""
+    if isinstance(device, Device):
+        return not device.shares_host
+    return device not in (None, "local")
+
+
+@contextmanager
+def device_side(
+    bundle: Bundle, inputs: Mapping[str, np.ndarray], device: str | Device, threads: int
+) -> Iterator[DeviceSide]:
+    """Bring a device up, lease it, and load a bundle there.
+
+    Args:
+        bundle: made for the device.
+        inputs: by name, of the bundle's dtypes and shapes.
+        device: its name, or the device itself where the caller has one.
+        threads: threads to run on; a device that is given has its own.
+
+    Raises:
+        DeviceError: it is unavailable, or its session broke.
+        BundleError: the bundle is for another kind of machine.
+    """
+    opened = device if isinstance(device, Device) else open_device(device, threads)
+    with opened.up():
+        check_fits(bundle, opened.name, opened.probe())
+        with lease(opened, LEASE_TIMEOUT_S) as session:
+            yield DeviceSide(bundle, inputs, session)
+
+
+def check_fits(bundle: Bundle, name: str, probe: Probe) -> None:
+    """Check that a device can run a bundle's code.
+
+    Raises:
+        BundleError: another architecture, or missing CPU features.
+    """
+    target = bundle.manifest.target
+    wanted = architecture(target.mtriple.split("-")[0])
+    if target.kind != "llvm" or wanted != probe.arch:
+        raise BundleError(
+            f"{bundle.path} was made for {target.name} ({target.kind}, {wanted}), device '{name}' is {probe.arch}; "
+            f"build one for it with --device {name}"
+        )
+    missing = missing_features(target.cpu_features, probe.features, probe.arch)
+    if missing:
+        raise BundleError(
+            f"{bundle.path} was made for {target.name} ({target.mcpu}) and uses CPU features that device '{name}' "
+            f"lacks: {', '.join(missing)}; build one for it with --device {name}"
+        )
+
+
+class DeviceSide:
+    """A bundle that is loaded on a leased device. Not for several threads.
+
+    Attributes:
+        version: what runs.
+        load_s: seconds to load the library there, once its file has arrived.
+    """
+
+    def __init__(self, bundle: Bundle, inputs: Mapping[str, np.ndarray], session: Session) -> None:
+        self.version = f"edgetune {bundle.manifest.versions['edgetune']}"
+        self._session = session
+        self._bundle = bundle
+        self._names = [item.name for item in bundle.manifest.outputs]
+        self._base_bytes = self._peak_bytes()
+        with self._guarded(TRANSFER_TIMEOUT_S, "sending the bundle"):
+            session.upload(m.LIBRARY, bundle.storage.files[m.LIBRARY].read())
+            started = time.perf_counter()
+            library = session.load(m.LIBRARY)
+            self._machine = library["vm_load_executable"]()
+            self._machine["vm_initialization"](_CPU, 0, _POOLED_ALLOCATOR)
+            self.load_s = time.perf_counter() - started
+            session.remove(m.LIBRARY)
+            self._device = session.tvm_device("cpu")
+            self._arguments = self._send([inputs[item.name] for item in bundle.manifest.inputs])
+            self._arguments += self._send(_weights(bundle))
+            self._machine["set_input"]("main", *self._arguments)
+
+    def run(self, count: int, seconds: float = 0.0) -> list[float]:
+        """Milliseconds of single runs, on the device's own clock: ``count``, and more for ``seconds``."""
+        with self._guarded(RUN_TIMEOUT_S + seconds, "running the bundle"):
+            times = self._timed(count)
+            typical_s = sorted(times)[len(times) // 2]
+            left = min(_MOST_RUNS, int((seconds - sum(times)) / max(typical_s, 1e-6)))
+            if left > 0:
+                times += self._timed(left)
+        return [time_s * 1e3 for time_s in times]
+
+    def outputs(self) -> dict[str, np.ndarray]:
+        """The outputs of one run, by name."""
+        with self._guarded(RUN_TIMEOUT_S, "running the bundle"):
+            self._machine["invoke_stateful"]("main")
+            arity = int(self._machine["get_output_arity"]("main"))
+            get = self._machine["get_output"]
+            tensors = [get("main")] if arity < 0 else [get("main", index) for index in range(arity)]
+            return {name: tensor.numpy() for name, tensor in zip(self._names, tensors, strict=True)}
+
+    def memory_bytes(self) -> tuple[int, int]:
+        """Peak resident memory of the session's process, and how much of it came after its start."""
+        peak = self._peak_bytes()
+        return peak, peak - self._base_bytes
+
+    def wait_quiet(self) -> None:
+        """Nothing to wait for: no other side runs beside it."""
+
+    def _timed(self, count: int) -> list[float]:
+        evaluate = self._machine.time_evaluator("invoke_stateful", self._device, number=1, repeat=count)
+        return [float(time_s) for time_s in evaluate("main").results]
+
+    def _send(self, arrays: Sequence[np.ndarray]) -> list[Any]:
+        import tvm
+
+        return [tvm.runtime.tensor(np.ascontiguousarray(array), device=self._device) for array in arrays]
+
+    def _peak_bytes(self) -> int:
+        with self._guarded(RUN_TIMEOUT_S, "asking for its memory"):
+            return int(self._session.function("edgetune.peak_memory_bytes")())
+
+    @contextmanager
+    def _guarded(self, timeout_s: float, what: str) -> Iterator[None]:
+        try:
+            with self._session.deadline(timeout_s, what):
+                yield
+        except SessionError as error:
+            name = self._session.device.name
+            raise DeviceError(
+                f"Device '{name}' failed with {self._bundle.path}: {error}. Run `edgetune devices doctor {name}`."
+            ) from error
+
+
+def _weights(bundle: Bundle) -> list[np.ndarray]:
+    data = bundle.storage.files[m.WEIGHTS].read() if bundle.manifest.weights else b""
+    return [
+        np.frombuffer(data, np.uint8, weight.size_bytes, weight.offset)
+        .view(weight.dtype)
+        .reshape(weight.shape)
+        for weight in bundle.manifest.weights
+    ]

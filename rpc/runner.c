@@ -1,0 +1,430 @@
+/* The native runner: one RPC session of TVM on a device, over standard input and output.
+ *
+ *     runner serve --threads N --home DIR --owner TOKEN [--wait S] [--idle S] [--limit S]
+ *     runner version
+ *
+ * It needs nothing of the device but a kernel: TVM's runtime libraries lie beside it, and where the
+ * folder brings a loader and a C library along, those are used in place of the device's. It listens on
+ * nothing. The other end of its standard streams, an SSH channel or an adb connection, is the session:
+ *
+ *  1. It takes the device's lock, DIR/lock, so that sessions of different users wait in turn. A session
+ *     that the same owner left behind, stopped or cut off, is killed.
+ *  2. It writes one line, "edgetune-runner 1 PID", and forks. The child serves TVM's RPC protocol on a
+ *     socket pair; this process copies bytes between the socket and the standard streams.
+ *  3. It ends, and kills the child, when the input ends, when the child ends (a kernel that crashed),
+ *     when nothing moved for --idle seconds, or after --limit seconds; the session's folder is removed.
+ *
+ * Written against tvm-ffi's stable C interface, and loaded late, so that it is compiled without TVM's
+ * libraries: by any C compiler for the device.
+ */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <tvm/ffi/c_api.h>
+
+enum { PROTOCOL = 1, BUFFER_BYTES = 1 << 16 };
+/* How long a session may take to notice by itself that its client is gone. */
+static const double HANGUP_GRACE_S = 0.3;
+
+static char session_folder[PATH_MAX];
+
+static void die(int code, const char* what, const char* which) {
+  fprintf(stderr, "runner: %s %s: %s\n", what, which, strerror(errno));
+  exit(code);
+}
+
+static double now_s(void) {
+  struct timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
+}
+
+/* ---- TVM ---------------------------------------------------------------------------------------- */
+
+static int (*ffi_get_global)(const TVMFFIByteArray*, TVMFFIObjectHandle*);
+static int (*ffi_set_global)(const TVMFFIByteArray*, TVMFFIObjectHandle, int);
+static int (*ffi_create)(void*, TVMFFISafeCallType, void (*)(void*), TVMFFIObjectHandle*);
+static int (*ffi_call)(TVMFFIObjectHandle, TVMFFIAny*, int32_t, TVMFFIAny*);
+static int (*ffi_string)(const TVMFFIByteArray*, TVMFFIAny*);
+static void (*ffi_raise)(const char*, const char*);
+
+static TVMFFIByteArray bytes_of(const char* text) {
+  TVMFFIByteArray bytes = {text, strlen(text)};
+  return bytes;
+}
+
+static void* symbol(void* library, const char* name) {
+  void* found = dlsym(library, name);
+  if (found == NULL) {
+    fprintf(stderr, "runner: %s\n", dlerror());
+    exit(4);
+  }
+  return found;
+}
+
+static void* open_library(const char* folder, const char* name, int required) {
+  char path[PATH_MAX];
+  if (snprintf(path, sizeof path, "%s/%s", folder, name) >= (int)sizeof path) exit(4);
+  /* Global, because kernels look up the runtime's symbols. */
+  void* library = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
+  if (library == NULL && required) {
+    fprintf(stderr, "runner: %s\n", dlerror());
+    exit(4);
+  }
+  return library;
+}
+
+static void load_tvm(const char* folder) {
+  void* ffi = open_library(folder, "libtvm_ffi.so", 1);
+  open_library(folder, "libtvm_runtime.so", 1);
+  /* Only where a GPU's own libraries are. */
+  open_library(folder, "libtvm_runtime_cuda.so", 0);
+  *(void**)&ffi_get_global = symbol(ffi, "TVMFFIFunctionGetGlobal");
+  *(void**)&ffi_set_global = symbol(ffi, "TVMFFIFunctionSetGlobal");
+  *(void**)&ffi_create = symbol(ffi, "TVMFFIFunctionCreate");
+  *(void**)&ffi_call = symbol(ffi, "TVMFFIFunctionCall");
+  *(void**)&ffi_string = symbol(ffi, "TVMFFIStringFromByteArray");
+  *(void**)&ffi_raise = symbol(ffi, "TVMFFIErrorSetRaisedFromCStr");
+}
+
+static TVMFFIObjectHandle global_function(const char* name) {
+  TVMFFIByteArray bytes = bytes_of(name);
+  TVMFFIObjectHandle function = NULL;
+  if (ffi_get_global(&bytes, &function) != 0 || function == NULL) {
+    fprintf(stderr, "runner: TVM's runtime has no function %s\n", name);
+    exit(4);
+  }
+  return function;
+}
+
+static void register_function(const char* name, TVMFFISafeCallType body) {
+  TVMFFIByteArray bytes = bytes_of(name);
+  TVMFFIObjectHandle function = NULL;
+  if (ffi_create(NULL, body, NULL, &function) != 0 || ffi_set_global(&bytes, function, 1) != 0) {
+    fprintf(stderr, "runner: cannot register %s\n", name);
+    exit(4);
+  }
+}
+
+/* The text of a string argument, in any of the forms that tvm-ffi passes. */
+static int text_of(const TVMFFIAny* any, const char** text, size_t* length) {
+  switch (any->type_index) {
+    case kTVMFFIRawStr:
+      *text = any->v_c_str;
+      *length = strlen(*text);
+      return 0;
+    case kTVMFFISmallStr:
+      *text = any->v_bytes;
+      *length = any->small_str_len;
+      return 0;
+    case kTVMFFIStr: {
+      const TVMFFIByteArray* bytes = (const TVMFFIByteArray*)((const char*)any->v_obj + sizeof(TVMFFIObject));
+      *text = bytes->data;
+      *length = bytes->size;
+      return 0;
+    }
+    default:
+      return -1;
+  }
+}
+
+/* Where a file of the session lies: in its folder, whatever folders the name has. */
+static int path_of(const TVMFFIAny* args, int32_t count, char* path, size_t size) {
+  const char* text = NULL;
+  size_t length = 0;
+  if (count < 1 || text_of(&args[0], &text, &length) != 0) {
+    ffi_raise("TypeError", "a file name is needed");
+    return -1;
+  }
+  size_t start = length;
+  while (start > 0 && text[start - 1] != '/') --start;
+  int written = snprintf(path, size, "%s/%.*s", session_folder, (int)(length - start), text + start);
+  if (written < 0 || (size_t)written >= size) {
+    ffi_raise("ValueError", "the file name is too long");
+    return -1;
+  }
+  return 0;
+}
+
+static int workpath(void* self, const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
+  (void)self;
+  char path[PATH_MAX];
+  if (path_of(args, count, path, sizeof path) != 0) return -1;
+  TVMFFIByteArray bytes = bytes_of(path);
+  return ffi_string(&bytes, result);
+}
+
+static int load_module(void* self, const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
+  (void)self;
+  char path[PATH_MAX];
+  if (path_of(args, count, path, sizeof path) != 0) return -1;
+  TVMFFIAny argument;
+  memset(&argument, 0, sizeof argument);
+  argument.type_index = kTVMFFIRawStr;
+  argument.v_c_str = path;
+  return ffi_call(global_function("ffi.ModuleLoadFromFile"), &argument, 1, result);
+}
+
+static int peak_memory_bytes(void* self, const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
+  (void)self, (void)args, (void)count;
+  long long kilobytes = 0;
+  char line[256];
+  FILE* status = fopen("/proc/self/status", "r");
+  while (status != NULL && fgets(line, sizeof line, status) != NULL) {
+    if (sscanf(line, "VmHWM: %lld", &kilobytes) == 1) break;
+  }
+  if (status != NULL) fclose(status);
+  memset(result, 0, sizeof *result);
+  result->type_index = kTVMFFIInt;
+  result->v_int64 = kilobytes * 1024;
+  return 0;
+}
+
+static void serve_child(int connection, const char* folder) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  struct rlimit none = {0, 0};
+  setrlimit(RLIMIT_CORE, &none); /* crashes are expected, their core files not wanted */
+  signal(SIGPIPE, SIG_DFL);
+  /* Whatever a kernel prints must not run into the session's bytes. */
+  dup2(STDERR_FILENO, STDOUT_FILENO);
+  close(STDIN_FILENO);
+  if (chdir(session_folder) != 0) die(4, "cannot enter", session_folder);
+  load_tvm(folder);
+  register_function("tvm.rpc.server.workpath", workpath);
+  register_function("tvm.rpc.server.load_module", load_module);
+  register_function("edgetune.peak_memory_bytes", peak_memory_bytes);
+  TVMFFIAny argument, result;
+  memset(&argument, 0, sizeof argument);
+  memset(&result, 0, sizeof result);
+  argument.type_index = kTVMFFIInt;
+  argument.v_int64 = connection;
+  _exit(ffi_call(global_function("rpc.ServerLoop"), &argument, 1, &result) == 0 ? 0 : 5);
+}
+
+/* ---- the session's folder and the device's lock -------------------------------------------------- */
+
+/* Remove a folder of files; the session's own programs make no folders in it. */
+static void remove_folder(const char* folder) {
+  DIR* listing = opendir(folder);
+  if (listing == NULL) return;
+  for (struct dirent* entry; (entry = readdir(listing)) != NULL;) {
+    if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0) {
+      unlinkat(dirfd(listing), entry->d_name, 0);
+    }
+  }
+  closedir(listing);
+  rmdir(folder);
+}
+
+/* Remove what killed sessions left behind; to be called with the lock held. */
+static void remove_leftovers(const char* sessions) {
+  DIR* listing = opendir(sessions);
+  if (listing == NULL) return;
+  for (struct dirent* entry; (entry = readdir(listing)) != NULL;) {
+    char path[PATH_MAX];
+    if (entry->d_name[0] == '.') continue;
+    if (snprintf(path, sizeof path, "%s/%s", sessions, entry->d_name) < (int)sizeof path) remove_folder(path);
+  }
+  closedir(listing);
+}
+
+/* Take the lock, waiting for other owners; kill what the same owner left. The holder's process and owner
+ * are the lock file's text: while it is held, that process exists. */
+static void take_lock(const char* home, const char* owner, double wait_s) {
+  char path[PATH_MAX], holder[256];
+  if (snprintf(path, sizeof path, "%s/lock", home) >= (int)sizeof path) exit(4);
+  int lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  if (lock < 0) die(4, "cannot open", path);
+  double end_s = now_s() + wait_s;
+  while (flock(lock, LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK && errno != EINTR) die(4, "cannot lock", path);
+    ssize_t length = pread(lock, holder, sizeof holder - 1, 0);
+    long pid = 0;
+    char name[128] = "";
+    if (length > 0) {
+      holder[length] = 0;
+      if (sscanf(holder, "%ld %127s", &pid, name) == 2 && pid > 1 && strcmp(name, owner) == 0) kill(-(pid_t)pid, SIGKILL);
+    }
+    if (now_s() > end_s) {
+      printf("edgetune-runner busy %ld\n", pid);
+      fflush(stdout);
+      exit(3);
+    }
+    poll(NULL, 0, 50);
+  }
+  int length = snprintf(holder, sizeof holder, "%ld %s\n", (long)getpid(), owner);
+  if (ftruncate(lock, 0) != 0 || pwrite(lock, holder, (size_t)length, 0) != length) die(4, "cannot write", path);
+}
+
+/* ---- copying bytes, watching over the child ------------------------------------------------------ */
+
+typedef struct {
+  int from, to;
+  size_t start, end;
+  int ended; /* the input has ended */
+  char data[BUFFER_BYTES];
+} Pipe;
+
+/* Read what there is room for; 1 when something came. */
+static int fill(Pipe* pipe) {
+  if (pipe->ended || pipe->end == BUFFER_BYTES) return 0;
+  ssize_t count = read(pipe->from, pipe->data + pipe->end, BUFFER_BYTES - pipe->end);
+  if (count > 0) pipe->end += (size_t)count;
+  if (count == 0 || (count < 0 && errno != EAGAIN && errno != EINTR)) pipe->ended = 1;
+  return count > 0;
+}
+
+/* Write what is there; -1 when the output is closed. */
+static int drain(Pipe* pipe) {
+  while (pipe->start < pipe->end) {
+    ssize_t count = write(pipe->to, pipe->data + pipe->start, pipe->end - pipe->start);
+    if (count < 0) return errno == EAGAIN || errno == EINTR ? 0 : -1;
+    pipe->start += (size_t)count;
+  }
+  pipe->start = pipe->end = 0;
+  return 0;
+}
+
+static volatile sig_atomic_t told_to_end = 0;
+
+static void on_signal(int number) {
+  (void)number;
+  told_to_end = 1;
+}
+
+/* Copy in both directions until one end is gone or the time is over. */
+static void copy_until_end(int connection, double idle_s, double limit_s) {
+  static Pipe in, out;
+  in.from = STDIN_FILENO, in.to = connection;
+  out.from = connection, out.to = STDOUT_FILENO;
+  int descriptors[] = {STDIN_FILENO, STDOUT_FILENO, connection};
+  for (size_t i = 0; i < 3; ++i) fcntl(descriptors[i], F_SETFL, fcntl(descriptors[i], F_GETFL) | O_NONBLOCK);
+  double started_s = now_s(), moved_s = started_s;
+  while (!told_to_end) {
+    /* A descriptor that nothing can be done with now is left out: its hang-up would end every wait. */
+    struct pollfd polls[4] = {
+        {in.ended || in.end == BUFFER_BYTES ? -1 : in.from, POLLIN, 0},
+        {in.start < in.end ? in.to : -1, POLLOUT, 0},
+        {out.ended || out.end == BUFFER_BYTES ? -1 : out.from, POLLIN, 0},
+        {out.start < out.end ? out.to : -1, POLLOUT, 0},
+    };
+    if (poll(polls, 4, 1000) < 0 && errno != EINTR) return;
+    int moved = 0;
+    if (polls[0].revents) moved |= fill(&in);
+    if (polls[2].revents) moved |= fill(&out);
+    size_t waiting = (in.end - in.start) + (out.end - out.start);
+    if (drain(&in) != 0 || drain(&out) != 0) return;
+    if (moved || waiting != (in.end - in.start) + (out.end - out.start)) moved_s = now_s();
+    if (in.ended && in.start == in.end) return;
+    if (out.ended && out.start == out.end) return;
+    double time_s = now_s();
+    if (time_s - moved_s > idle_s || (limit_s > 0 && time_s - started_s > limit_s)) {
+      fprintf(stderr, "runner: the session used up its time and was ended\n");
+      return;
+    }
+  }
+}
+
+static void end_child(pid_t child, int connection) {
+  shutdown(connection, SHUT_RDWR);
+  double end_s = now_s() + HANGUP_GRACE_S;
+  while (waitpid(child, NULL, WNOHANG) == 0) {
+    if (now_s() > end_s) {
+      kill(child, SIGKILL);
+      waitpid(child, NULL, 0);
+      return;
+    }
+    poll(NULL, 0, 10);
+  }
+}
+
+/* ---- the command line ---------------------------------------------------------------------------- */
+
+static const char* option(int count, char** values, const char* name, const char* fallback) {
+  for (int i = 2; i + 1 < count; i += 2) {
+    if (strcmp(values[i], name) == 0) return values[i + 1];
+  }
+  return fallback;
+}
+
+static void own_folder(const char* program, char* folder) {
+  /* Started as "./ld.so ... FOLDER/runner": /proc/self/exe is the loader then. */
+  char copy[PATH_MAX];
+  snprintf(copy, sizeof copy, "%s", program);
+  char* slash = strrchr(copy, '/');
+  if (slash != NULL) *slash = 0;
+  if (realpath(slash == NULL ? "." : copy, folder) == NULL) die(4, "cannot find", program);
+}
+
+static int serve(int count, char** values) {
+  char folder[PATH_MAX], sessions[PATH_MAX];
+  const char* home = option(count, values, "--home", NULL);
+  const char* threads = option(count, values, "--threads", NULL);
+  const char* owner = option(count, values, "--owner", "nobody");
+  if (home == NULL || threads == NULL) {
+    fprintf(stderr, "usage: runner serve --threads N --home DIR [--owner TOKEN] [--wait S] [--idle S] [--limit S]\n");
+    return 2;
+  }
+  own_folder(values[0], folder);
+  /* Must be set before the runtime is loaded: it halves the cores by itself. */
+  setenv("TVM_NUM_THREADS", threads, 1);
+  setpgid(0, 0);
+  signal(SIGPIPE, SIG_IGN);
+  struct sigaction action;
+  memset(&action, 0, sizeof action);
+  action.sa_handler = on_signal;
+  sigaction(SIGTERM, &action, NULL);
+  sigaction(SIGHUP, &action, NULL);
+  sigaction(SIGINT, &action, NULL);
+  take_lock(home, owner, atof(option(count, values, "--wait", "0")));
+  if (snprintf(sessions, sizeof sessions, "%s/sessions", home) >= (int)sizeof sessions) return 4;
+  if (mkdir(sessions, 0700) != 0 && errno != EEXIST) die(4, "cannot make", sessions);
+  remove_leftovers(sessions);
+  if (snprintf(session_folder, sizeof session_folder, "%s/%ld", sessions, (long)getpid()) >= (int)sizeof session_folder) return 4;
+  if (mkdir(session_folder, 0700) != 0) die(4, "cannot make", session_folder);
+  int ends[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0) die(4, "cannot make", "a socket pair");
+  printf("edgetune-runner %d %ld\n", PROTOCOL, (long)getpid());
+  fflush(stdout);
+  pid_t child = fork();
+  if (child < 0) die(4, "cannot start", "a process");
+  if (child == 0) {
+    close(ends[0]);
+    serve_child(ends[1], folder);
+  }
+  close(ends[1]);
+  copy_until_end(ends[0], atof(option(count, values, "--idle", "900")), atof(option(count, values, "--limit", "0")));
+  end_child(child, ends[0]);
+  remove_folder(session_folder);
+  return 0;
+}
+
+int main(int count, char** values) {
+  if (count >= 2 && strcmp(values[1], "serve") == 0) return serve(count, values);
+  if (count >= 2 && strcmp(values[1], "version") == 0) {
+    char folder[PATH_MAX];
+    own_folder(values[0], folder);
+    load_tvm(folder);
+    printf("edgetune-runner %d\n", PROTOCOL);
+    return 0;
+  }
+  fprintf(stderr, "usage: runner serve|version ...\n");
+  return 2;
+}

@@ -1,0 +1,266 @@
+"""A device behind a real SSH server on loopback: the whole way, faults, and what must be refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import numpy as np
+import psutil
+import pytest
+
+from edgetune.devices import registry
+from edgetune.devices.address import parse_address
+from edgetune.devices.inventory import open_device
+from edgetune.devices.manage import add_device
+from edgetune.devices.session import SessionError, SessionLostError, SessionTimeoutError, lease
+from edgetune.errors import DeviceError
+from tests.devices.sshd import make_key
+from tests.devices.test_local import libc_call, run_library
+
+LEASE_S = 90.0
+
+
+def address_of(server):
+    return parse_address(server.url, None, server.identity, server.known_hosts)
+
+
+def runners(server):
+    """The runner's processes on the device: the one that watches, and the one that serves."""
+    return [process for process in server.children() if "serve --threads" in " ".join(process.cmdline())]
+
+
+def wait_for(condition, seconds=20.0):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def device(sshd):
+    add_device("board", address_of(sshd))
+    device = open_device("board", 2)
+    with device.up():
+        yield device
+
+
+def test_the_whole_way(sshd, run_cli, bundle, tmp_path):
+    code, out, err = run_cli("devices", "add", "board", sshd.url, *sshd.options, "--json")
+    assert code == 0, err
+    assert json.loads(out)["arch"] == os.uname().machine
+    stored = registry.registry_path().read_text()
+    assert "PRIVATE" not in stored
+
+    code, out, _ = run_cli("devices", "doctor", "board", "--json")
+    assert code == 0, out
+    assert json.loads(out)["healthy"]
+
+    code, out, err = run_cli("compare", str(bundle), "--device", "board", "--json")
+    assert code == 0, err
+    assert json.loads(out)["passed"]
+    code, out, err = run_cli("benchmark", str(bundle), "--device", "board", "--rounds", "2", "--json")
+    assert code == 0, err
+    assert json.loads(out)["edgetune"]["median_ms"] > 0
+    assert json.loads(out)["against"] is None, "what runs here must not be compared with what runs there"
+
+    ours = tmp_path / "ours.npz"
+    theirs = tmp_path / "theirs.npz"
+    for path, where in ((ours, "local"), (theirs, "board")):
+        assert run_cli("run", str(bundle), "--seed", "3", "--output", str(path), "--device", where)[0] == 0
+    with np.load(ours) as here, np.load(theirs) as there:
+        for name in here.files:
+            np.testing.assert_allclose(here[name], there[name], rtol=1e-5, atol=1e-5)
+
+    assert run_cli("devices", "remove", "board")[0] == 0
+    assert not os.path.exists(f"{sshd.cache}/edgetune")
+    assert runners(sshd) == []
+
+
+def test_the_runner_is_sent_once(sshd):
+    add_device("board", address_of(sshd))
+    files = {entry.name: entry.stat().st_mtime_ns for entry in os.scandir(f"{sshd.cache}/edgetune")}
+    with open_device("board", 2).up():
+        pass
+    again = {entry.name: entry.stat().st_mtime_ns for entry in os.scandir(f"{sshd.cache}/edgetune")}
+    sent = {name for name in files if name.startswith("runner-")}
+    assert sent == {name for name in again if name.startswith("runner-")}
+    assert {name: files[name] for name in sent} == {name: again[name] for name in sent}
+
+
+def test_an_unknown_host_key_is_refused_and_can_be_accepted(sshd, run_cli):
+    known = sshd.known_hosts.read_text()
+    sshd.known_hosts.write_text("")
+    code, _, err = run_cli("devices", "add", "board", sshd.url, *sshd.options)
+    assert code == 4
+    assert "is not known" in err
+    fingerprint = subprocess.check_output(["ssh-keygen", "-lf", str(sshd.host_key)], text=True).split()[1]
+    assert fingerprint in " ".join(err.split())
+    assert registry.load_registry().devices == {}
+    wrong = run_cli("devices", "add", "board", sshd.url, *sshd.options, "--host-key", "SHA256:wrong")
+    assert wrong[0] == 4
+    code, _, err = run_cli("devices", "add", "board", sshd.url, *sshd.options, "--host-key", fingerprint)
+    assert code == 0, err
+    assert sshd.known_hosts.read_text() == known
+
+
+def test_a_changed_host_key_stops_everything(sshd, run_cli, tmp_path):
+    add_device("board", address_of(sshd))
+    sshd.trust(make_key(tmp_path / "another"))
+    for command in (
+        ["devices", "probe", "board"],
+        ["devices", "doctor", "board"],
+        ["devices", "remove", "board"],
+    ):
+        code, out, err = run_cli(*command)
+        assert code == 4
+        assert "CHANGED" in err + out
+    with pytest.raises(DeviceError, match="CHANGED"), open_device("board", 2).up():
+        pass
+
+
+def test_no_key_fits(sshd, run_cli, tmp_path):
+    other = make_key(tmp_path / "other")
+    options = ["--identity", str(other), "--known-hosts", str(sshd.known_hosts)]
+    code, _, err = run_cli("devices", "add", "board", sshd.url, *options)
+    assert (code, "accepts none of your keys" in " ".join(err.split())) == (4, True)
+
+
+def test_a_passphrase_is_asked_for_once_and_not_stored(sshd, tmp_path):
+    locked = make_key(tmp_path / "locked", "open sesame")
+    sshd.authorize(locked)
+    asked = []
+
+    def ask(prompt):
+        asked.append(prompt)
+        return "open sesame"
+
+    add_device("board", parse_address(sshd.url, None, locked, sshd.known_hosts), ask)
+    with open_device("board", 2).up():
+        pass
+    assert len(asked) == 1
+    assert "sesame" not in registry.registry_path().read_text()
+
+
+def test_through_a_jump_host(make_sshd):
+    hop, board = make_sshd(forwarding=True), make_sshd()
+    hop.authorize(board.identity)
+    board.known_hosts.write_text(board.known_hosts.read_text() + hop.known_hosts.read_text())
+    address = parse_address(board.url, hop.url, board.identity, board.known_hosts)
+    add_device("board", address)
+    device = open_device("board", 2)
+    with device.up(), lease(device, LEASE_S) as session, session.deadline(20, "alive"):
+        assert session.function("runtime.NumThreads")() == 2
+        assert runners(board)
+    assert runners(hop) == []
+
+
+def test_a_wrong_key_of_the_session_is_refused(device):
+    """Whoever finds the port on this machine's loopback gets nothing without the tracker's key."""
+    from tvm.rpc import connect
+
+    from edgetune.devices.session import _ask_tracker
+
+    endpoint = device.transport.endpoint(30)
+    host, port, key = _ask_tracker(device, endpoint, time.monotonic() + 30)
+    assert host == "127.0.0.1"
+    with pytest.raises(Exception, match=r"(?i)key|mismatch|match"):
+        connect(host, port, key[:-1] + ("0" if key[-1] != "0" else "1"))
+    with lease(device, LEASE_S):
+        pass
+
+
+def test_nothing_listens_but_on_loopback_here(device, sshd):
+    with lease(device, LEASE_S):
+        for pid in device.transport.processes():
+            listening = [c for c in psutil.Process(pid).net_connections() if c.status == psutil.CONN_LISTEN]
+            assert {c.laddr.ip for c in listening} == {"127.0.0.1"}
+        # On the device nothing listens at all.
+        assert runners(sshd)
+        for process in runners(sshd):
+            assert [c for c in process.net_connections() if c.status == psutil.CONN_LISTEN] == []
+
+
+def test_a_crash_ends_its_session_only(device, sshd):
+    with lease(device, LEASE_S) as session, pytest.raises(SessionLostError):
+        run_library(session, libc_call("abort"), 20)
+    assert not device.transport.revive(), "the device is not to blame"
+    with lease(device, LEASE_S) as session, session.deadline(10, "alive"):
+        assert session.function("runtime.NumThreads")() == 2
+
+
+def test_a_hang_ends_with_its_deadline(device, sshd):
+    with lease(device, LEASE_S) as session:
+        hung = runners(sshd)
+        with pytest.raises(SessionTimeoutError):
+            run_library(session, libc_call("pause"), 3)
+    wait_for(lambda: not any(process.is_running() for process in hung))
+    with lease(device, LEASE_S) as session, session.deadline(10, "alive"):
+        assert session.function("runtime.NumThreads")() == 2
+
+
+def test_a_stopped_runner_is_replaced(device, sshd):
+    """SIGSTOP to all of it, the watching process too: the next session kills what the owner left behind."""
+    with lease(device, LEASE_S) as session:
+        stopped = runners(sshd)
+        for process in stopped:
+            process.send_signal(signal.SIGSTOP)
+        with pytest.raises(SessionTimeoutError), session.deadline(2, "asking a stopped device"):
+            session.function("runtime.NumThreads")()
+    started = time.monotonic()
+    with lease(device, LEASE_S) as session, session.deadline(10, "alive"):
+        assert session.function("runtime.NumThreads")() == 2
+    assert time.monotonic() - started < 20
+    wait_for(lambda: not any(process.is_running() for process in stopped))
+    assert os.listdir(f"{sshd.cache}/edgetune/sessions") == []
+
+
+def test_the_device_dies_and_comes_back(device, sshd):
+    with lease(device, LEASE_S) as session:
+        sshd.stop()
+        with pytest.raises(SessionError), session.deadline(20, "asking a dead device"):
+            session.function("runtime.NumThreads")()
+    assert device.transport.revive(), "the candidate is not to blame"
+    with pytest.raises(DeviceError, match=r"Last said: .*cannot be reached"):
+        lease(device, 4)
+    sshd.start()
+    with lease(device, LEASE_S) as session, session.deadline(20, "alive"):
+        assert session.function("runtime.NumThreads")() == 2
+
+
+def test_two_users_wait_in_turn(device, sshd):
+    other = open_device("board", 2)
+    with other.up():
+        with lease(device, LEASE_S) as session:
+            with pytest.raises(DeviceError, match=r"(?s)another user's session holds"):
+                lease(other, 17)
+            with session.deadline(10, "alive"):
+                session.function("runtime.NumThreads")()
+        with lease(other, LEASE_S):
+            pass
+
+
+def test_nothing_outlives_a_killed_owner(sshd, tmp_path):
+    add_device("board", address_of(sshd))
+    code = textwrap.dedent("""
+        import time
+        from edgetune.devices.inventory import open_device
+        from edgetune.devices.session import lease
+        device = open_device("board", 2)
+        with device.up() as transport, lease(device, 90):
+            print(*transport.processes(), flush=True)
+            time.sleep(600)
+    """)
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as owner:
+        here = [psutil.Process(int(pid)) for pid in owner.stdout.readline().split()]
+        there = runners(sshd)
+        assert len(here) == 2
+        assert there
+        owner.kill()
+    wait_for(lambda: not any(process.is_running() for process in [*here, *there]))
+    wait_for(lambda: os.listdir(f"{sshd.cache}/edgetune/sessions") == [])
