@@ -7,8 +7,9 @@
  * folder brings a loader and a C library along, those are used in place of the device's. It listens on
  * nothing. The other end of its standard streams, an SSH channel or an adb connection, is the session:
  *
- *  1. It takes the device's lock, DIR/lock, so that sessions of different users wait in turn. A session
- *     that the same owner left behind, stopped or cut off, is killed.
+ *  1. It takes the device's lock, DIR/lock, so that sessions of different users wait in turn; while it waits
+ *     for one it says so, "edgetune-runner waiting PID", and after S seconds "edgetune-runner busy PID". A
+ *     session that the same owner left behind, stopped or cut off, is killed.
  *  2. It writes one line, "edgetune-runner 1 PID", and forks. The child serves TVM's RPC protocol on a
  *     socket pair; this process copies bytes between the socket and the standard streams.
  *  3. It ends, and kills the child, when the input ends, when the child ends (a kernel that crashed),
@@ -253,6 +254,7 @@ static void take_lock(const char* home, const char* owner, double wait_s) {
   int lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   if (lock < 0) die(4, "cannot open", path);
   double end_s = now_s() + wait_s;
+  int told = 0;
   while (flock(lock, LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK && errno != EINTR) die(4, "cannot lock", path);
     ssize_t length = pread(lock, holder, sizeof holder - 1, 0);
@@ -260,7 +262,14 @@ static void take_lock(const char* home, const char* owner, double wait_s) {
     char name[128] = "";
     if (length > 0) {
       holder[length] = 0;
-      if (sscanf(holder, "%ld %127s", &pid, name) == 2 && pid > 1 && strcmp(name, owner) == 0) kill(-(pid_t)pid, SIGKILL);
+      int known = sscanf(holder, "%ld %127s", &pid, name) == 2 && pid > 1;
+      if (known && strcmp(name, owner) == 0) {
+        kill(-(pid_t)pid, SIGKILL);
+      } else if (!told) {
+        printf("edgetune-runner waiting %ld\n", pid);
+        fflush(stdout);
+        told = 1;
+      }
     }
     if (now_s() > end_s) {
       printf("edgetune-runner busy %ld\n", pid);

@@ -60,9 +60,8 @@ class AdbLink:
     def run(self, command: str, timeout_s: float = 30.0) -> Output:
         """Run a command; standard error is part of the output."""
         with self._guarded("run a command", timeout_s):
-            connection = self._exec(
-                f"( {command}\n) 2>&1 </dev/null; echo; echo --edgetune-exit $?", timeout_s
-            )
+            script = f"( {command}\n) 2>&1 </dev/null; code=$?; echo; echo --edgetune-exit $code"
+            connection = self._exec(script, timeout_s)
             with contextlib.closing(connection):
                 pieces = []
                 while piece := connection.recv(65536):

@@ -31,7 +31,7 @@ from edgetune.devices.transport import Link, Stream
 from edgetune.errors import DeviceError
 from edgetune.resources import data_path
 
-BUSY_WAIT_S = 15.0
+BUSY_WAIT_S = 5.0
 """How long a session waits on the device for another user's to end, before its client is told to ask again."""
 _PING_S = 5.0
 _PIECE_BYTES = 1 << 16
@@ -123,35 +123,44 @@ class Bridge(_Runner):
             f"exec {plan.command} serve --threads {plan.threads} --home {shlex.quote(plan.home)} "
             f"--owner {self._owner} --wait {BUSY_WAIT_S:g} --limit {float(limit):g}"
         )
+        line = self._line(stream)
+        if b" waiting " in line:
+            _runner.log("another user's session holds the device")
+            line = self._line(stream)
+        if not line.decode(errors="replace").startswith(PROTOCOL):
+            stream.close()
+            if b" busy " not in line:
+                _runner.log(f"the runner on the device said {line!r}")
+            raise OSError("no session")
+        return stream
+
+    def _line(self, stream: Stream) -> bytes:
+        """Read the next line that the runner says before the session's bytes begin."""
         line = b""
         while not line.endswith(b"\n"):
             piece = stream.receive(1)
             if not piece:
-                _runner.log(
-                    f"the runner on the device ended: {stream.complaint() or line.decode(errors='replace')}"
-                )
+                said = stream.complaint() or line.decode(errors="replace")
+                _runner.log(f"the runner on the device ended: {said}")
                 raise OSError("no runner")
             line += piece
-        if not line.decode(errors="replace").startswith(PROTOCOL):
-            stream.close()
-            _runner.log("another user's session holds the device" if b"busy" in line else f"it said {line!r}")
-            raise OSError("no session")
-        return stream
+        return line
 
     def _serve(self, connection: socket.socket, options: list[str]) -> None:
         """Copy bytes in both directions until one side ends."""
         stream = self._stream
         assert stream is not None
+        client_left = threading.Event()
         threads = [
-            threading.Thread(target=body, args=(connection, stream), daemon=True)
-            for body in (_upward, _downward)
+            threading.Thread(target=_upward, args=(connection, stream, client_left), daemon=True),
+            threading.Thread(target=_downward, args=(connection, stream), daemon=True),
         ]
         for thread in threads:
             thread.start()
         try:
             while all(thread.is_alive() for thread in threads):
                 self._wait({}, 0.05)
-            if not threads[1].is_alive() and threads[0].is_alive():
+            if not client_left.is_set():
                 # The device's side ended first. Who asks afterwards whether the device is to blame must be
                 # told before the client's connection closes.
                 self._check_link()
@@ -176,10 +185,19 @@ class Bridge(_Runner):
         print(json.dumps({"lost": True}), flush=True)
 
 
-def _upward(connection: socket.socket, stream: Stream) -> None:
-    with contextlib.suppress(OSError, EOFError):
-        while piece := connection.recv(_PIECE_BYTES):
+def _upward(connection: socket.socket, stream: Stream, client_left: threading.Event) -> None:
+    while True:
+        try:
+            piece = connection.recv(_PIECE_BYTES)
+        except OSError:
+            piece = b""
+        if not piece:
+            client_left.set()
+            return
+        try:
             stream.send(piece)
+        except (OSError, EOFError):
+            return
 
 
 def _downward(connection: socket.socket, stream: Stream) -> None:

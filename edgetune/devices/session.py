@@ -165,15 +165,17 @@ def lease(device: Device, timeout_s: float) -> Session:
     """
     deadline = time.monotonic() + timeout_s
     endpoint = device.transport.endpoint(timeout_s)
-    attempts = 0
+    quick_failures = 0
     while True:
         host, port, key = _ask_tracker(device, endpoint, deadline)
+        started = time.monotonic()
         try:
             return _connect(device, host, port, key, deadline)
         except Exception as error:
-            attempts += 1
-            # A key is good for one session; a runner that restarted leaves a stale one behind.
-            if attempts >= 5 or time.monotonic() > deadline:
+            # A key is good for one session; a runner that restarted leaves a stale one behind. A refusal that
+            # takes its time is another user's session on the device: that is waited for.
+            quick_failures += time.monotonic() - started < 1.0
+            if quick_failures >= 5 or time.monotonic() > deadline:
                 raise DeviceError(
                     f"Device '{device.name}' is registered at {host}:{port} but does not answer: "
                     f"{_last_lines(error)}. Check that the runner still runs and that a firewall lets "

@@ -10,6 +10,8 @@ import pytest
 
 from tests.devices.sshd import SSHD, Sshd
 
+CACHE = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+
 
 @pytest.fixture
 def make_sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Sshd]]:
@@ -42,4 +44,4 @@ def _nobodys_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     # What was built or fetched once stays of use.
-    monkeypatch.setenv("XDG_CACHE_HOME", os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
+    monkeypatch.setenv("XDG_CACHE_HOME", CACHE)

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 
 import numpy as np
@@ -18,9 +19,11 @@ from edgetune.devices import registry
 from edgetune.devices.address import parse_address
 from edgetune.devices.inventory import open_device
 from edgetune.devices.manage import add_device
+from edgetune.devices.remote import remote_device
 from edgetune.devices.session import SessionError, SessionLostError, SessionTimeoutError, lease
 from edgetune.errors import DeviceError
-from tests.devices.sshd import make_key
+from edgetune.watcher import Watcher
+from tests.devices.sshd import SSHD, Sshd, make_key
 from tests.devices.test_local import libc_call, run_library
 
 LEASE_S = 90.0
@@ -42,12 +45,30 @@ def wait_for(condition, seconds=20.0):
         time.sleep(0.05)
 
 
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    """A device that several tests use, one after the other, and the server it is behind."""
+    if SSHD is None:
+        pytest.skip("no OpenSSH server is installed")
+    folder = tmp_path_factory.mktemp("shared")
+    server = Sshd(folder, str(folder / "cache"))
+    server.start()
+    device = remote_device("board", address_of(server), 2)
+    try:
+        with device.up():
+            yield device, server
+    finally:
+        server.stop()
+
+
 @pytest.fixture
-def device(sshd):
-    add_device("board", address_of(sshd))
-    device = open_device("board", 2)
-    with device.up():
-        yield device
+def device(shared):
+    return shared[0]
+
+
+@pytest.fixture
+def server(shared):
+    return shared[1]
 
 
 def test_the_whole_way(sshd, run_cli, bundle, tmp_path):
@@ -175,18 +196,18 @@ def test_a_wrong_key_of_the_session_is_refused(device):
         pass
 
 
-def test_nothing_listens_but_on_loopback_here(device, sshd):
+def test_nothing_listens_but_on_loopback_here(device, server):
     with lease(device, LEASE_S):
         for pid in device.transport.processes():
             listening = [c for c in psutil.Process(pid).net_connections() if c.status == psutil.CONN_LISTEN]
             assert {c.laddr.ip for c in listening} == {"127.0.0.1"}
         # On the device nothing listens at all.
-        assert runners(sshd)
-        for process in runners(sshd):
+        assert runners(server)
+        for process in runners(server):
             assert [c for c in process.net_connections() if c.status == psutil.CONN_LISTEN] == []
 
 
-def test_a_crash_ends_its_session_only(device, sshd):
+def test_a_crash_ends_its_session_only(device, server):
     with lease(device, LEASE_S) as session, pytest.raises(SessionLostError):
         run_library(session, libc_call("abort"), 20)
     assert not device.transport.revive(), "the device is not to blame"
@@ -194,9 +215,9 @@ def test_a_crash_ends_its_session_only(device, sshd):
         assert session.function("runtime.NumThreads")() == 2
 
 
-def test_a_hang_ends_with_its_deadline(device, sshd):
+def test_a_hang_ends_with_its_deadline(device, server):
     with lease(device, LEASE_S) as session:
-        hung = runners(sshd)
+        hung = runners(server)
         with pytest.raises(SessionTimeoutError):
             run_library(session, libc_call("pause"), 3)
     wait_for(lambda: not any(process.is_running() for process in hung))
@@ -204,10 +225,10 @@ def test_a_hang_ends_with_its_deadline(device, sshd):
         assert session.function("runtime.NumThreads")() == 2
 
 
-def test_a_stopped_runner_is_replaced(device, sshd):
+def test_a_stopped_runner_is_replaced(device, server):
     """SIGSTOP to all of it, the watching process too: the next session kills what the owner left behind."""
     with lease(device, LEASE_S) as session:
-        stopped = runners(sshd)
+        stopped = runners(server)
         for process in stopped:
             process.send_signal(signal.SIGSTOP)
         with pytest.raises(SessionTimeoutError), session.deadline(2, "asking a stopped device"):
@@ -217,32 +238,70 @@ def test_a_stopped_runner_is_replaced(device, sshd):
         assert session.function("runtime.NumThreads")() == 2
     assert time.monotonic() - started < 20
     wait_for(lambda: not any(process.is_running() for process in stopped))
-    assert os.listdir(f"{sshd.cache}/edgetune/sessions") == []
+    assert os.listdir(f"{server.cache}/edgetune/sessions") == []
 
 
-def test_the_device_dies_and_comes_back(device, sshd):
+def test_the_device_dies_and_comes_back(device, server):
     with lease(device, LEASE_S) as session:
-        sshd.stop()
+        server.stop()
         with pytest.raises(SessionError), session.deadline(20, "asking a dead device"):
             session.function("runtime.NumThreads")()
     assert device.transport.revive(), "the candidate is not to blame"
     with pytest.raises(DeviceError, match=r"Last said: .*cannot be reached"):
         lease(device, 4)
-    sshd.start()
+    server.start()
     with lease(device, LEASE_S) as session, session.deadline(20, "alive"):
         assert session.function("runtime.NumThreads")() == 2
 
 
-def test_two_users_wait_in_turn(device, sshd):
-    other = open_device("board", 2)
+def test_two_users_wait_in_turn(device, server):
+    other = remote_device("board", address_of(server), 2)
     with other.up():
         with lease(device, LEASE_S) as session:
             with pytest.raises(DeviceError, match=r"(?s)another user's session holds"):
-                lease(other, 17)
+                lease(other, 7)
             with session.deadline(10, "alive"):
                 session.function("runtime.NumThreads")()
         with lease(other, LEASE_S):
             pass
+
+
+class Killer(Watcher):
+    """Has the device die while the third candidate is about to be measured, and come back two seconds later."""
+
+    def __init__(self, server):
+        self.server = server
+        self.died = False
+
+    def tuning(self, progress):
+        if progress.trials_spent == 2 and not self.died:
+            self.died = True
+            self.server.stop()
+            threading.Timer(2, self.server.start).start()
+
+
+def test_a_device_that_dies_mid_batch_costs_no_trial(sshd, conv_file, tmp_path):
+    import edgetune
+    from edgetune.logs import open_logs
+
+    add_device("board", address_of(sshd))
+    killer = Killer(sshd)
+    logs = tmp_path / "logs.sqlite"
+    result = edgetune.tune(
+        conv_file,
+        device="board",
+        trials=8,
+        out=tmp_path / "bundle",
+        logs=logs,
+        watcher=killer,
+        measure_latency=False,
+    )
+    assert killer.died
+    assert result.verified.passed
+    assert result.trials_spent == 8
+    assert result.failures == {}, "the candidate that was being measured is not to blame"
+    with open_logs(logs) as opened:
+        assert sum(1 for _ in opened.every()) == 8
 
 
 def test_nothing_outlives_a_killed_owner(sshd, tmp_path):
