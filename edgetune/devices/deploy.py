@@ -64,7 +64,7 @@ def clean(link: Link) -> None:
     # The lock names the process of the session that holds it, which is the leader of its group.
     done = link.run(
         f"cd {link.home} 2>/dev/null || exit 0; "
-        "if read -r pid owner < lock 2>/dev/null && test -d sessions/$pid; then kill -9 -- -$pid 2>/dev/null; fi; "
+        "if read -r pid owner < lock 2>/dev/null && test -d sessions/$pid; then kill -9 -$pid 2>/dev/null; fi; "
         f"cd / && rm -rf {link.home}",
         timeout_s=60,
     )

@@ -18,7 +18,7 @@ import pytest
 from edgetune.devices import registry
 from edgetune.devices.address import parse_address
 from edgetune.devices.inventory import open_device
-from edgetune.devices.manage import add_device
+from edgetune.devices.manage import add_device, remove_device
 from edgetune.devices.remote import remote_device
 from edgetune.devices.session import SessionError, SessionLostError, SessionTimeoutError, lease
 from edgetune.errors import DeviceError
@@ -112,6 +112,17 @@ def test_the_runner_is_sent_once(sshd):
     sent = {name for name in files if name.startswith("runner-")}
     assert sent == {name for name in again if name.startswith("runner-")}
     assert {name: files[name] for name in sent} == {name: again[name] for name in sent}
+
+
+def test_removing_a_device_ends_what_runs_there(sshd):
+    add_device("board", address_of(sshd))
+    device = open_device("board", 2)
+    with device.up(), lease(device, LEASE_S):
+        running = runners(sshd)
+        assert running
+        remove_device("board")
+        wait_for(lambda: not any(process.is_running() for process in running), 5)
+        assert not os.path.exists(f"{sshd.cache}/edgetune")
 
 
 def test_an_unknown_host_key_is_refused_and_can_be_accepted(sshd, run_cli):
