@@ -204,6 +204,9 @@ def test_a_tracker_that_is_no_tracker():
         def endpoint(self, timeout_s):
             return endpoint
 
+        def complaint(self):
+            return ""
+
     device = Device("odd", Elsewhere(), shares_host=False, threads=1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         endpoint = Endpoint("127.0.0.1", silent.getsockname()[1], "odd")
