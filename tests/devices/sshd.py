@@ -85,7 +85,7 @@ class Sshd:
         elif os.getuid() == 0:
             Path("/run/sshd").mkdir(exist_ok=True)
         with open(self.folder / "sshd.log", "ab") as log:
-            self.process = subprocess.Popen(command, stderr=log, start_new_session=True)
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
         self._wait()
 
     def _wait(self) -> None:
