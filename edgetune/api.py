@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     FilePath: TypeAlias = "str | os.PathLike[str]"
     Model: TypeAlias = "FilePath | bytes | ModelProto"
-    Shapes: TypeAlias = "Mapping[str, Sequence[int]] | None"
+    Shapes: TypeAlias = "Mapping[str, Sequence[int | str | Sequence[int]]] | None"
     Freeze: TypeAlias = "Mapping[str, Any] | None"
 
 __all__ = ["benchmark", "check", "compare", "compile", "tune"]
@@ -39,7 +39,9 @@ def check(
 
     Args:
         model: path, bytes or ``onnx.ModelProto``.
-        shapes: input name -> sizes, for inputs with open dimensions: ``{"x": (1, 3, 224, 224)}``.
+        shapes: input name -> sizes, for inputs with open dimensions: ``{"x": (1, 3, 224, 224)}``. One that
+            varies from call to call is a range, ``{"x": ("1..8", 3, 224, 224)}``, or the sizes to build
+            kernels for, ``{"x": ((1, 4, 8), 3, 224, 224)}``.
         freeze: input name -> value, for inputs that are really settings: ``{"sr": 16000}``.
         target: the target that the tasks are counted for.
 
