@@ -103,7 +103,7 @@ def _value_json(value: Value) -> dict[str, Any]:
 
 def check(
     model: str | os.PathLike[str] | bytes | ModelProto,
-    shapes: Mapping[str, Sequence[int]] | None = None,
+    shapes: Mapping[str, Sequence[int | str | Sequence[int]]] | None = None,
     freeze: Mapping[str, Any] | None = None,
     target: str = "local",
 ) -> CheckResult:
@@ -111,7 +111,7 @@ def check(
 
     Args:
         model: path, bytes or ``ModelProto``.
-        shapes: input name -> sizes.
+        shapes: input name -> sizes; one that varies as ``"1..8"``.
         freeze: input name -> value of an input that is a setting.
         target: the target that the tasks are counted for.
 
@@ -125,12 +125,14 @@ def check(
     from edgetune.model.passes.bind_shapes import bound_inputs, open_dims_message
     from edgetune.model.passes.freeze_inputs import frozen_arrays
     from edgetune.model.prepare import prepare
+    from edgetune.model.variants import plan
 
     loaded = load_model(model)
     declared = interface.inputs(loaded.proto)
     frozen = frozen_arrays(declared, freeze or {})
     remaining = [value for value in declared if value.name not in frozen]
-    bound = bound_inputs(remaining, shapes or {})
+    planned = plan(remaining, shapes or {})
+    bound = bound_inputs(remaining, planned.shapes(planned.combinations[0]))
     if still_open := [value for value in bound if not value.fixed]:
         return CheckResult(
             loaded.name,
@@ -194,8 +196,9 @@ def _check_prepared(loaded: SourceModel, prepared: PreparedModel, target: str) -
     from edgetune.targets import load_target
 
     chosen = load_target(target)
-    inputs, outputs = _fixed(prepared.inputs), _fixed(prepared.outputs)
-    unsupported = unsupported_nodes(prepared)
+    inputs, outputs = _varying(prepared)
+    at_each_size = (unsupported_nodes(model) for model in prepared.all_sizes)
+    unsupported = next((nodes for nodes in at_each_size if nodes), ())
     tasks = None
     if not unsupported:
         try:
@@ -217,10 +220,29 @@ def _check_prepared(loaded: SourceModel, prepared: PreparedModel, target: str) -
     )
 
 
-def _fixed(specs: Sequence[TensorSpec]) -> tuple[Value, ...]:
-    from edgetune.model.interface import Value
+def _varying(prepared: PreparedModel) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
+    """Inputs and outputs, with the sizes that are served in the place of those that vary: ``1..8``."""
+    from edgetune.model.interface import Dim, Value
 
-    return tuple(Value(spec.name, spec.dtype, spec.shape) for spec in specs)
+    sizes: dict[tuple[str, int], str] = {
+        place: str(dimension.sizes)
+        for dimension in prepared.dimensions
+        for place in (*dimension.inputs, *(dimension.outputs if dimension.sizes.padded else ()))
+    }
+
+    def value(specs: Sequence[TensorSpec]) -> Value:
+        name, axes = specs[0].name, zip(*(spec.shape for spec in specs), strict=True)
+        dims: list[Dim] = []
+        for axis, at_each in enumerate(axes):
+            found = sorted(set(at_each))
+            dims.append(sizes.get((name, axis), "/".join(map(str, found))) if len(found) > 1 else found[0])
+        return Value(name, specs[0].dtype, tuple(dims))
+
+    models = prepared.all_sizes
+    return (
+        tuple(value(specs) for specs in zip(*(model.inputs for model in models), strict=True)),
+        tuple(value(specs) for specs in zip(*(model.outputs for model in models), strict=True)),
+    )
 
 
 def unsupported_nodes(prepared: PreparedModel) -> tuple[UnsupportedNode, ...]:

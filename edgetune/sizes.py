@@ -6,6 +6,7 @@ next larger one, where that has been shown to be exact.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -36,6 +37,13 @@ class Sizes:
         if not self.padded or size < self.exact[0]:
             return None
         return next((larger for larger in self.exact if larger > size), None)
+
+    def between(self) -> int | None:
+        """A size without kernels of its own between two that have them, as large as there is; or None."""
+        for lower, upper in reversed(list(itertools.pairwise(self.exact))):
+            if upper - lower > 1:
+                return (lower + upper) // 2
+        return None
 
     def __str__(self) -> str:
         """As an option has it: ``1..8``, or ``1/2/4/8`` without the sizes in between."""

@@ -21,7 +21,7 @@ from edgetune.bundle.arrays import write_npz
 from edgetune.bundle.atomic import publish, staging, writing
 from edgetune.bundle.storage import is_bundle, write_tar
 from edgetune.errors import MismatchError, OutputError
-from edgetune.records import Choice, CompareResult, CompiledModel, PreparedModel, Source
+from edgetune.records import Choice, CompareResult, CompiledModel, PreparedModel, Program, Source
 
 if TYPE_CHECKING:
     from edgetune.targets import Target
@@ -116,7 +116,7 @@ def _write_files(
     (directory / m.LIBRARY).chmod(0o755)
     weights = _write_weights(directory / m.WEIGHTS, compiled.weights)
     if not lean:
-        (directory / m.MODEL).write_bytes(prepared.onnx)
+        (directory / m.MODEL).write_bytes(prepared.variants.onnx if prepared.variants else prepared.onnx)
         if prepared.reference_inputs and prepared.reference_outputs:
             (directory / m.REFERENCE).write_bytes(_reference_bytes(prepared))
     return weights
@@ -135,9 +135,15 @@ def _write_weights(path: Path, weights: Sequence[np.ndarray]) -> tuple[m.Weight,
 
 
 def _reference_bytes(prepared: PreparedModel) -> bytes:
-    """Inputs as ``input:NAME`` and ONNX Runtime's outputs as ``output:NAME``, in one .npz."""
-    arrays = {f"input:{name}": value for name, value in prepared.reference_inputs.items()}
-    arrays |= {f"output:{name}": value for name, value in prepared.reference_outputs.items()}
+    """Inputs as ``input:NAME`` and ONNX Runtime's outputs as ``output:NAME``, in one .npz.
+
+    Those of further runs, at other sizes, have ``runN:`` before them.
+    """
+    arrays: dict[str, np.ndarray] = {}
+    for number, run in enumerate(prepared.reference_runs):
+        prefix = f"run{number}:" if number else ""
+        arrays |= {f"{prefix}input:{name}": value for name, value in run.inputs.items()}
+        arrays |= {f"{prefix}output:{name}": value for name, value in run.outputs.items()}
     buffer = io.BytesIO()
     write_npz(buffer, arrays)
     return buffer.getvalue()
@@ -154,6 +160,7 @@ def _describe(
     from edgetune.toolchain import versions
 
     return m.Manifest(
+        schema_version=m.SCHEMA_VERSION if compiled.programs else 1,
         model=m.ModelEntry(
             name=prepared.name, sha256=prepared.sha256, params=prepared.params, flops=prepared.flops
         ),
@@ -166,6 +173,8 @@ def _describe(
         records_sha256=records_digest(choices),
         kernels=tuple(_kernel_entry(choice, compiled) for choice in choices),
         weights=weights,
+        dimensions=tuple(m.DimensionEntry.of(dimension) for dimension in prepared.dimensions),
+        programs=tuple(_program_entry(program) for program in compiled.programs),
         frozen={name: _frozen_entry(value) for name, value in prepared.frozen.items()},
         files={entry.name: _file_entry(entry) for entry in sorted(directory.iterdir())},
     )
@@ -210,6 +219,15 @@ def _kernel_entry(choice: Choice, compiled: CompiledModel) -> m.KernelEntry:
     )
 
 
+def _program_entry(program: Program) -> m.ProgramEntry:
+    return m.ProgramEntry(
+        function=program.function,
+        inputs=tuple(m.Tensor.of(spec) for spec in program.inputs),
+        outputs=tuple(m.Tensor.of(spec) for spec in program.outputs),
+        weights=program.weights,
+    )
+
+
 def _frozen_entry(value: np.ndarray) -> dict[str, Any]:
     array = np.asarray(value)
     return {"dtype": array.dtype.name, "shape": list(array.shape), "values": array.reshape(-1).tolist()}
@@ -234,6 +252,7 @@ def _verification_entry(result: CompareResult) -> m.Verification:
                 max_rel_error=min(output.max_rel_error, np.finfo(np.float64).max),
                 rtol=output.rtol,
                 atol=output.atol,
+                sizes=output.sizes,
             )
             for output in result.outputs
         ),

@@ -19,7 +19,7 @@ from edgetune.model.passes.bind_shapes import bound_inputs
 from edgetune.model.reference import difference, reference_run
 from edgetune.model.rowwise.proof import rows
 from edgetune.model.session import Arrays, Session
-from edgetune.model.variants import Plan, between, leave_open
+from edgetune.model.variants import Plan, leave_open
 from edgetune.records import ReferenceRun
 from edgetune.sizes import Dimension, Sizes
 
@@ -55,7 +55,7 @@ class Padding:
         run: ReferenceRun | None = None
         notes = []
         for index, dimension in enumerate(dimensions):
-            size = between(dimension.sizes)
+            size = dimension.sizes.between()
             if size is None:
                 continue
             problem = "another dimension is padded already"

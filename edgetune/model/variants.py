@@ -144,11 +144,3 @@ def leave_open(
     for value in opened.graph.input:
         interface.set_dims(value, tuple(dims[value.name]))
     return opened
-
-
-def between(sizes: Sizes) -> int | None:
-    """A size between two of ``sizes`` that has no kernels of its own, as large as there is; None without."""
-    for lower, upper in reversed(list(itertools.pairwise(sizes.exact))):
-        if upper - lower > 1:
-            return (lower + upper) // 2
-    return None

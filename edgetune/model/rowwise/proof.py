@@ -32,7 +32,6 @@ from edgetune.model.rowwise.facts import ROWS, SHARED, SIZE, Mixed, NodeFacts, S
 from edgetune.model.rowwise.moving import spread
 from edgetune.model.rowwise.rules import RULES
 from edgetune.model.shapes import annotate, static_shapes
-from edgetune.model.variants import between
 from edgetune.sizes import Dimension
 
 _PASSES = (inline_functions, fold_constants, inline_branches, unroll_loops, remove_leftovers)
@@ -102,7 +101,7 @@ def _shapes(model: ModelProto, dimension: Dimension) -> dict[str, tuple[Dim, ...
     Computed at the ends of the range and at an odd and an even size between them: a dimension is the
     number of rows, or a constant, where it is so at each of these sizes; else it is None.
     """
-    inside = between(dimension.sizes) or dimension.sizes.exact[0]
+    inside = dimension.sizes.between() or dimension.sizes.exact[0]
     sizes = sorted({dimension.sizes.exact[0], inside, inside + 1, dimension.sizes.exact[-1]})
     at_each = [_shapes_at(model, dimension, size) for size in sizes]
     found: dict[str, tuple[Dim, ...]] = {}
