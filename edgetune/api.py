@@ -174,6 +174,8 @@ def benchmark(
     against: str | None = "onnxruntime",
     threads: int | None = None,
     device: str | None = None,
+    *,
+    shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> BenchmarkResult:
     """Time a bundle beside another runtime, in alternation, each in a process of its own.
 
@@ -182,6 +184,7 @@ def benchmark(
         against: ``onnxruntime``, the path of a ``.py`` file with a side of one's own, or None.
         threads: of both sides; the bundle's by default.
         device: where to run; this machine by default.
+        shapes: input name -> sizes, for a bundle of several; its largest by default.
 
     Raises:
         BundleError: the bundle is damaged or for another machine.
@@ -190,7 +193,7 @@ def benchmark(
     """
     from edgetune.benchmarking.rounds import benchmark as stage
 
-    return stage(Path(bundle), against, threads, device)
+    return stage(Path(bundle), against, threads, device, shapes=shapes)
 
 
 def _request(

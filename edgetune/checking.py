@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from edgetune.model.interface import Value
     from edgetune.model.loading import SourceModel
-    from edgetune.records import PreparedModel, TensorSpec
+    from edgetune.records import PreparedModel
 
 
 @dataclass(frozen=True)
@@ -193,10 +193,11 @@ def _refused(
 
 def _check_prepared(loaded: SourceModel, prepared: PreparedModel, target: str) -> CheckResult:
     from edgetune.graph.lower import lower
+    from edgetune.model.variants import served
     from edgetune.targets import load_target
 
     chosen = load_target(target)
-    inputs, outputs = _varying(prepared)
+    inputs, outputs = served(prepared)
     at_each_size = (unsupported_nodes(model) for model in prepared.all_sizes)
     unsupported = next((nodes for nodes in at_each_size if nodes), ())
     tasks = None
@@ -217,31 +218,6 @@ def _check_prepared(loaded: SourceModel, prepared: PreparedModel, target: str) -
         flops=prepared.flops,
         params=prepared.params,
         notes=prepared.notes,
-    )
-
-
-def _varying(prepared: PreparedModel) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
-    """Inputs and outputs, with the sizes that are served in the place of those that vary: ``1..8``."""
-    from edgetune.model.interface import Dim, Value
-
-    sizes: dict[tuple[str, int], str] = {
-        place: str(dimension.sizes)
-        for dimension in prepared.dimensions
-        for place in (*dimension.inputs, *(dimension.outputs if dimension.sizes.padded else ()))
-    }
-
-    def value(specs: Sequence[TensorSpec]) -> Value:
-        name, axes = specs[0].name, zip(*(spec.shape for spec in specs), strict=True)
-        dims: list[Dim] = []
-        for axis, at_each in enumerate(axes):
-            found = sorted(set(at_each))
-            dims.append(sizes.get((name, axis), "/".join(map(str, found))) if len(found) > 1 else found[0])
-        return Value(name, specs[0].dtype, tuple(dims))
-
-    models = prepared.all_sizes
-    return (
-        tuple(value(specs) for specs in zip(*(model.inputs for model in models), strict=True)),
-        tuple(value(specs) for specs in zip(*(model.outputs for model in models), strict=True)),
     )
 
 

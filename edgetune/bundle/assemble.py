@@ -76,7 +76,7 @@ def write_bundle(
         directory = work / "bundle"
         with writing(out):
             directory.mkdir()
-            weights = _write_files(directory, compiled, prepared, lean)
+            weights = _write_files(directory, compiled, prepared)
         described = _describe(directory, compiled, prepared, target, choices, weights)
         verification = None
         if check is not None:
@@ -87,6 +87,8 @@ def write_bundle(
                 raise MismatchError(_mismatch_message(out, verification))
             described = described.model_copy(update={"verification": _verification_entry(verification)})
         with writing(out):
+            if lean:
+                described = _without_optional_files(directory, described)
             (directory / m.MANIFEST).write_bytes(described.to_json())
             finished = directory
             if archive:
@@ -109,16 +111,21 @@ def _refuse_to_overwrite(out: Path) -> None:
         )
 
 
-def _write_files(
-    directory: Path, compiled: CompiledModel, prepared: PreparedModel, lean: bool
-) -> tuple[m.Weight, ...]:
+def _without_optional_files(directory: Path, described: m.Manifest) -> m.Manifest:
+    """Take them away at the end: the check needs them."""
+    for name in _OPTIONAL:
+        (directory / name).unlink(missing_ok=True)
+    kept = {name: entry for name, entry in described.files.items() if name not in _OPTIONAL}
+    return described.model_copy(update={"files": kept})
+
+
+def _write_files(directory: Path, compiled: CompiledModel, prepared: PreparedModel) -> tuple[m.Weight, ...]:
     (directory / m.LIBRARY).write_bytes(compiled.library)
     (directory / m.LIBRARY).chmod(0o755)
     weights = _write_weights(directory / m.WEIGHTS, compiled.weights)
-    if not lean:
-        (directory / m.MODEL).write_bytes(prepared.variants.onnx if prepared.variants else prepared.onnx)
-        if prepared.reference_inputs and prepared.reference_outputs:
-            (directory / m.REFERENCE).write_bytes(_reference_bytes(prepared))
+    (directory / m.MODEL).write_bytes(prepared.variants.onnx if prepared.variants else prepared.onnx)
+    if prepared.reference_inputs and prepared.reference_outputs:
+        (directory / m.REFERENCE).write_bytes(_reference_bytes(prepared))
     return weights
 
 

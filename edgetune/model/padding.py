@@ -58,17 +58,17 @@ class Padding:
             size = dimension.sizes.between()
             if size is None:
                 continue
-            problem = "another dimension is padded already"
-            if run is None:
-                outputs, problem = self._proof(index)
-                if not problem:
-                    padded = replace(dimension, sizes=Sizes(dimension.sizes.exact, True), outputs=outputs)
-                    run, problem = self._try(index, padded, size)
-                    dimensions[index] = dimension if run is None else padded
+            outputs, problem = self._proof(index)
+            if not problem and run is not None:
+                problem = "another dimension is padded already, and only one can be"
+            elif not problem:
+                padded = replace(dimension, sizes=Sizes(dimension.sizes.exact, True), outputs=outputs)
+                run, problem = self._try(index, padded, size)
+                dimensions[index] = dimension if run is None else padded
             if problem:
                 notes.append(
                     f"of {dimension.name!r} only the sizes {dimension.sizes} are served, none in between, "
-                    f"for padding is not known to be exact: {problem}"
+                    f"for padding it is not known to be exact: {problem}"
                 )
         return Found(tuple(dimensions), run, tuple(notes))
 

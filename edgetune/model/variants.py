@@ -16,9 +16,10 @@ from onnx import ModelProto
 
 from edgetune.errors import UsageError
 from edgetune.model import interface
-from edgetune.model.interface import Value
+from edgetune.model.interface import Dim, Value
 from edgetune.model.passes.bind_shapes import bound_inputs
 from edgetune.model.passes.freeze_inputs import require_input
+from edgetune.records import PreparedModel, TensorSpec
 from edgetune.sizes import Dimension, Sizes, parse_sizes
 
 MOST_COMBINATIONS = 32
@@ -144,3 +145,26 @@ def leave_open(
     for value in opened.graph.input:
         interface.set_dims(value, tuple(dims[value.name]))
     return opened
+
+
+def served(prepared: PreparedModel) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
+    """Inputs and outputs, with the sizes that are served in the place of those that vary: ``1..8``."""
+    sizes: dict[tuple[str, int], str] = {
+        place: str(dimension.sizes)
+        for dimension in prepared.dimensions
+        for place in (*dimension.inputs, *(dimension.outputs if dimension.sizes.padded else ()))
+    }
+
+    def value(specs: Sequence[TensorSpec]) -> Value:
+        name, axes = specs[0].name, zip(*(spec.shape for spec in specs), strict=True)
+        dims: list[Dim] = []
+        for axis, at_each in enumerate(axes):
+            found = sorted(set(at_each))
+            dims.append(sizes.get((name, axis), "/".join(map(str, found))) if len(found) > 1 else found[0])
+        return Value(name, specs[0].dtype, tuple(dims))
+
+    models = prepared.all_sizes
+    return (
+        tuple(value(specs) for specs in zip(*(model.inputs for model in models), strict=True)),
+        tuple(value(specs) for specs in zip(*(model.outputs for model in models), strict=True)),
+    )

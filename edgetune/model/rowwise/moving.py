@@ -40,7 +40,7 @@ def reshape(facts: NodeFacts) -> Sequence[State]:
     facts.sizes(*range(1, len(facts.states)))
     out = known(facts.output)
     if out.count(ROWS) != 1:
-        raise Mixed("gives tensors of unknown shape, or gives rows a fixed number")
+        raise Mixed("changes their number, or gives tensors of unknown shape")
     place = out.index(ROWS)
     same = all(
         math.prod(map(number, old)) == math.prod(map(number, new))
