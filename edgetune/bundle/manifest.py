@@ -257,6 +257,10 @@ class Manifest(_Part):
             raise ValueError(f"a weight lies beyond the end of {WEIGHTS}")
         if any(index >= len(self.weights) for program in self.programs for index in program.weights):
             raise ValueError("a program takes a weight that is not there")
+        ranks = {tensor.name: len(tensor.shape) for tensor in self.inputs}
+        places = [place for entry in self.dimensions for place in entry.inputs]
+        if any(axis >= ranks.get(name, 0) for name, axis in places):
+            raise ValueError("a dimension stands in an input that has no such axis")
         return self
 
     def all_programs(self) -> tuple[ProgramEntry, ...]:
