@@ -195,7 +195,7 @@ def _check_prepared(loaded: SourceModel, prepared: PreparedModel, target: str) -
 
     chosen = load_target(target)
     inputs, outputs = _fixed(prepared.inputs), _fixed(prepared.outputs)
-    unsupported = unsupported_nodes(prepared)
+    unsupported = unsupported_nodes(prepared) or _unusual_types(prepared)
     tasks = None
     if not unsupported:
         try:
@@ -215,6 +215,19 @@ def _check_prepared(loaded: SourceModel, prepared: PreparedModel, target: str) -
         params=prepared.params,
         notes=prepared.notes,
     )
+
+
+def _unusual_types(prepared: PreparedModel) -> tuple[UnsupportedNode, ...]:
+    """Inputs and outputs of types that a bundle does not take or give."""
+    from edgetune.bundle.manifest import Tensor
+
+    found = []
+    for spec in (*prepared.inputs, *prepared.outputs):
+        try:
+            Tensor.of(spec)
+        except UnsupportedModelError as error:
+            found.append(UnsupportedNode(spec.name, "", str(error)))
+    return tuple(found)
 
 
 def _fixed(specs: Sequence[TensorSpec]) -> tuple[Value, ...]:

@@ -9,6 +9,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from edgetune.graph.accumulate import widen_sums
 from edgetune.graph.blocked import Rewriter
 from edgetune.graph.importer import import_onnx
 from edgetune.graph.legalize import legalizations
@@ -45,7 +46,7 @@ def lower(prepared: PreparedModel, target: Target) -> Lowered:
     """
     mod = import_onnx(prepared.onnx)
     with refusing("lowered"), target.tvm():
-        mod = relax.transform.DecomposeOpsForInference()(mod)
+        mod = widen_sums(relax.transform.DecomposeOpsForInference()(mod))
         if target.kind == "llvm":
             mod = Rewriter(mod, target, rules()).run()
         mod = tvm.transform.Sequential(
