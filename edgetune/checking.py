@@ -170,11 +170,13 @@ def _refused(
     unsupported: tuple[UnsupportedNode, ...],
     prepared: PreparedModel | None = None,
 ) -> CheckResult:
-    operators = sorted({node.op for node in unsupported})
+    operators = sorted({node.op for node in unsupported if node.op})
     count = len(unsupported)
     message = (
         f"{count} node{'s' if count > 1 else ''} cannot be compiled ({', '.join(operators)}); "
         "replace or remove them when exporting the model, or run that part with ONNX Runtime"
+        if operators
+        else "; ".join(node.reason for node in unsupported)
     )
     return CheckResult(
         loaded.name,

@@ -99,17 +99,18 @@ def _total(mean: bool) -> Callable[[relax.BlockBuilder, Any], Any]:
         if count == 0:
             nothing = math.nan if mean and "float" in own else 0
             return builder.call_te(topi.full, [int(d) for d in call.ty.shape], own, tirx.const(nothing, own))
-        kind = own
         if own in HALVES:
             kind = "float32"
         elif own == "float32" and count > LONG:
             kind = "float64"
+        else:
+            return call.op.get_attr("FLegalize")(builder, call)
 
         def summed(x: te.Tensor) -> te.Tensor:
-            total = topi.sum(x if kind == own else topi.cast(x, kind), axes, keep)
+            total = topi.sum(topi.cast(x, kind), axes, keep)
             if mean:
                 total = topi.divide(total, tirx.const(count, kind))
-            return total if kind == own else topi.cast(total, own)
+            return topi.cast(total, own)
 
         return builder.call_te(summed, x, primfunc_name_hint="mean" if mean else "sum")
 
