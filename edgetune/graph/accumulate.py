@@ -26,9 +26,13 @@ _WITH_OUT_DTYPE: dict[str, Callable[..., Any]] = {
 }
 """Operators that can be told in which type to sum up."""
 
+_FUNCTIONS = ("acos", "acosh", "asin", "asinh", "atan", "atanh", "cosh", "erf", "sinh", "tan")
 _WHOLLY_WIDE = frozenset(
     {
         "relax.nn.log_softmax",
+        "relax.nn.gelu",
+        "relax.nn.gelu_tanh",
+        *(f"relax.{name}" for name in _FUNCTIONS),
         "relax.cumsum",
         *(f"relax.nn.avg_pool{n}d" for n in (1, 2, 3)),
     }
@@ -76,6 +80,8 @@ def legalizations() -> dict[str, Callable[[relax.BlockBuilder, Any], Any]]:
         "relax.mean": _total(mean=True),
         "relax.max": _extreme(te.max, topi.max),
         "relax.min": _extreme(te.min, topi.min),
+        "relax.argmax": _place,
+        "relax.argmin": _place,
         "relax.maximum": _larger(lambda a, b: a > b, topi.maximum),
         "relax.minimum": _larger(lambda a, b: a < b, topi.minimum),
     }
@@ -138,6 +144,16 @@ def _extreme(reduce: Any, combine: Callable[..., Any]) -> Callable[[relax.BlockB
         return builder.call_te(reduced, x, primfunc_name_hint=call.op.name.rsplit(".", 1)[-1])
 
     return legalize
+
+
+def _place(builder: relax.BlockBuilder, call: Any) -> Any:
+    """ArgMax and ArgMin, where every element is what TVM's reducer starts from: it then gives -1, not 0."""
+    found = builder.emit(call.op.get_attr("FLegalize")(builder, call))
+
+    def place(found: te.Tensor) -> te.Tensor:
+        return te.compute(found.shape, lambda *i: te.max(found(*i), tirx.const(0, found.dtype)), name="place")
+
+    return builder.call_te(place, found, primfunc_name_hint="place")
 
 
 _KEYS = {"float16": "int16", "float32": "int32", "float64": "int64"}

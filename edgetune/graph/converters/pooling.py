@@ -39,8 +39,9 @@ def _max_pool_with_indices(node: Node) -> Any:
     lowest = tirx.const(-math.inf, kind) if "float" in kind else tirx.min_value(kind)
 
     def larger(a: Any, b: Any) -> Any:
-        first = tirx.any(a[1] > b[1], tirx.all(a[1] == b[1], a[0] >= 0))
-        return tirx.Select(first, a[0], b[0]), tirx.Select(first, a[1], b[1])
+        # NaN is passed over, as ONNX Runtime does: a comparison with it is false.
+        later = tirx.any(b[1] > a[1], tirx.all(a[0] < 0, b[1] == a[1]))
+        return tirx.Select(later, b[0], a[0]), tirx.Select(later, b[1], a[1])
 
     reducer = te.comm_reducer(larger, lambda *_: (tirx.const(-1, "int64"), lowest), name="larger")
 

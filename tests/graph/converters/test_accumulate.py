@@ -75,3 +75,24 @@ def test_products_of_halves_are_summed_in_float32(matches_onnxruntime: Any) -> N
     got = run(matches_onnxruntime, helper.make_node("MatMul", ["a", "b"], ["y"]), {"a": a, "b": b}, want)
     # The next number of float16 at most.
     np.testing.assert_allclose(got.astype(np.float64), want.astype(np.float64), 2**-10)
+
+
+@pytest.mark.parametrize("last", [0, 1])
+@pytest.mark.parametrize("op", ["ArgMax", "ArgMin"])
+@pytest.mark.parametrize("kind", [np.uint8, np.int8, np.float32])
+def test_places_in_rows_of_nothing_but_the_least(
+    kind: Any, op: str, last: int, matches_onnxruntime: Any
+) -> None:
+    least = {np.uint8: (0, 255), np.int8: (-128, 127), np.float32: (-np.inf, np.inf)}[kind]
+    x = np.full((4, 7), 3, kind)
+    x[0], x[1], x[2, 4] = least[0], least[1], least[op == "ArgMax"]
+    matches_onnxruntime(helper.make_node(op, ["x"], ["y"], axis=1, select_last_index=last), {"x": x})
+    matches_onnxruntime(helper.make_node("Hardmax", ["x"], ["y"], axis=1), {"x": x.astype(np.float32)})
+
+
+@pytest.mark.parametrize("op", ["Sign", "ThresholdedRelu", "Selu", "Gelu", "Asinh", "Cosh", "Atan"])
+@pytest.mark.parametrize("kind", [np.float16, np.float32])
+def test_functions_at_the_edges(kind: Any, op: str, matches_onnxruntime: Any) -> None:
+    x = np.array([0.0, -0.0, 0.3, 1.5, -2.5, 5.0, np.inf, -np.inf, np.nan], kind)
+    rtol = 2**-10 if kind is np.float16 else 1e-5
+    matches_onnxruntime(helper.make_node(op, ["x"], ["y"]), {"x": x}, opset=20, rtol=rtol)
