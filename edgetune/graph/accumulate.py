@@ -15,6 +15,8 @@ from typing import Any
 import tvm
 from tvm import relax, te, tirx, topi
 
+from edgetune.kernels.window import largest
+
 HALVES = ("float16", "bfloat16")
 LONG = 4096
 """Terms of a float32 sum from which on it is kept in float64."""
@@ -80,6 +82,7 @@ def legalizations() -> dict[str, Callable[[relax.BlockBuilder, Any], Any]]:
         "relax.mean": _total(mean=True),
         "relax.max": _extreme(te.max, topi.max),
         "relax.min": _extreme(te.min, topi.min),
+        **{f"relax.nn.max_pool{n}d": _max_pool for n in (1, 2, 3)},
         "relax.argmax": _place,
         "relax.argmin": _place,
         "relax.maximum": _larger(lambda a, b: a > b, topi.maximum),
@@ -154,6 +157,37 @@ def _place(builder: relax.BlockBuilder, call: Any) -> Any:
         return te.compute(found.shape, lambda *i: te.max(found(*i), tirx.const(0, found.dtype)), name="place")
 
     return builder.call_te(place, found, primfunc_name_hint="place")
+
+
+def _max_pool(builder: relax.BlockBuilder, call: Any) -> Any:
+    """The maximum of each window, of minus infinities too; ``[N, C, ...]``."""
+    x, attrs = call.args[0], call.attrs
+    kernel, stride, dilation = (
+        [int(v) for v in getattr(attrs, n)] for n in ("pool_size", "strides", "dilation")
+    )
+    rank, size = len(kernel), [int(d) for d in x.ty.shape][2:]
+    if (
+        "float" not in _dtype(x)
+        or str(attrs.layout) != str(attrs.out_layout)
+        or not str(attrs.layout).startswith("NC")
+    ):
+        return call.op.get_attr("FLegalize")(builder, call)
+    before = [int(p) for p in attrs.padding][:rank]
+    shape = [int(d) for d in call.ty.shape]
+
+    def pool(x: te.Tensor) -> te.Tensor:
+        offsets = [te.reduce_axis((0, k), f"k{i}") for i, k in enumerate(kernel)]
+
+        def at(n: Any, c: Any, *place: Any) -> Any:
+            own = [p * stride[i] + offsets[i] * dilation[i] - before[i] for i, p in enumerate(place)]
+            inside = te.all(*(te.all(i >= 0, i < s) for i, s in zip(own, size, strict=True)))
+            return largest(
+                te.if_then_else(inside, x(n, c, *own), tirx.const(-math.inf, x.dtype)), axis=offsets
+            )
+
+        return te.compute(shape, at, name="max_pool")
+
+    return builder.call_te(pool, x, primfunc_name_hint="max_pool")
 
 
 _KEYS = {"float16": "int16", "float32": "int32", "float64": "int64"}
