@@ -185,7 +185,7 @@ def run_case(case: Any, target: Any) -> tuple[str, str, tuple[str, ...]]:
 
     attempts: list[dict[str, np.ndarray]] = [{}]
     fixed = settings(case)
-    if len(fixed) == len(case.model.graph.input) and not GENERATING.match(case.name):
+    if fixed and len(fixed) == len(case.model.graph.input) and not GENERATING.match(case.name):
         # Something must be left to compute with; what settings say something about comes first.
         fixed.pop(case.model.graph.input[0].name, None)
     if fixed:

@@ -32,9 +32,11 @@ def test_long_sums(op: str, exact: Any, matches_onnxruntime: Any) -> None:
     np.testing.assert_allclose(got, exact(x.astype(np.float64)), 2e-7)
 
 
-@pytest.mark.parametrize("axes", [(0,), (1,), (0, 1)])
 @pytest.mark.parametrize("op", ["ReduceMax", "ReduceMin"])
-@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize(
+    ("kind", "axes"),
+    [(np.float32, (0,)), (np.float32, (1,)), (np.float32, (0, 1)), (np.float16, (1,)), (np.float64, (1,))],
+)
 def test_extremes_of_infinities_and_nan(
     kind: Any, op: str, axes: tuple[int, ...], matches_onnxruntime: Any
 ) -> None:
@@ -43,11 +45,6 @@ def test_extremes_of_infinities_and_nan(
     node = helper.make_node(op, ["x"], ["y"], axes=axes, keepdims=1)
     want = (np.max if op == "ReduceMax" else np.min)(x, axis=axes, keepdims=True)
     np.testing.assert_array_equal(run(matches_onnxruntime, node, {"x": x}, want, opset=13), want)
-    whole = np.full((2, 64), -np.inf if op == "ReduceMax" else np.inf, kind)
-    node = helper.make_node(op, ["x"], ["y"], axes=[1], keepdims=1)
-    np.testing.assert_array_equal(
-        run(matches_onnxruntime, node, {"x": whole}, whole[:, :1], opset=13), whole[:, :1]
-    )
 
 
 @pytest.mark.parametrize("keep", [0, 1])
@@ -87,7 +84,8 @@ def test_places_in_rows_of_nothing_but_the_least(
     x = np.full((4, 7), 3, kind)
     x[0], x[1], x[2, 4] = least[0], least[1], least[op == "ArgMax"]
     matches_onnxruntime(helper.make_node(op, ["x"], ["y"], axis=1, select_last_index=last), {"x": x})
-    matches_onnxruntime(helper.make_node("Hardmax", ["x"], ["y"], axis=1), {"x": x.astype(np.float32)})
+    if kind is np.float32:
+        matches_onnxruntime(helper.make_node("Hardmax", ["x"], ["y"], axis=1), {"x": x})
 
 
 @pytest.mark.parametrize("op", ["Sign", "ThresholdedRelu", "Selu", "Gelu", "Asinh", "Cosh", "Atan"])
