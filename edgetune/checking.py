@@ -172,11 +172,13 @@ def _refused(
     unsupported: tuple[UnsupportedNode, ...],
     prepared: PreparedModel | None = None,
 ) -> CheckResult:
-    operators = sorted({node.op for node in unsupported})
+    operators = sorted({node.op for node in unsupported if node.op})
     count = len(unsupported)
     message = (
         f"{count} node{'s' if count > 1 else ''} cannot be compiled ({', '.join(operators)}); "
         "replace or remove them when exporting the model, or run that part with ONNX Runtime"
+        if operators
+        else "; ".join(node.reason for node in unsupported)
     )
     return CheckResult(
         loaded.name,
@@ -199,7 +201,7 @@ def _check_prepared(loaded: SourceModel, prepared: PreparedModel, target: str) -
     chosen = load_target(target)
     inputs, outputs = served(prepared)
     at_each_size = (unsupported_nodes(model) for model in prepared.all_sizes)
-    unsupported = next((nodes for nodes in at_each_size if nodes), ())
+    unsupported = next((nodes for nodes in at_each_size if nodes), ()) or _unusual_types(prepared)
     tasks = None
     if not unsupported:
         try:
@@ -219,6 +221,19 @@ def _check_prepared(loaded: SourceModel, prepared: PreparedModel, target: str) -
         params=prepared.params,
         notes=prepared.notes,
     )
+
+
+def _unusual_types(prepared: PreparedModel) -> tuple[UnsupportedNode, ...]:
+    """Inputs and outputs of types that a bundle does not take or give."""
+    from edgetune.bundle.manifest import Tensor
+
+    found = []
+    for spec in (*prepared.inputs, *prepared.outputs):
+        try:
+            Tensor.of(spec)
+        except UnsupportedModelError as error:
+            found.append(UnsupportedNode(spec.name, "", str(error)))
+    return tuple(found)
 
 
 def unsupported_nodes(prepared: PreparedModel) -> tuple[UnsupportedNode, ...]:

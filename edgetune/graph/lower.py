@@ -10,6 +10,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from edgetune.graph.accumulate import widen_sums
 from edgetune.graph.blocked import Rewriter
 from edgetune.graph.importer import import_onnx
 from edgetune.graph.legalize import legalizations
@@ -66,7 +67,7 @@ def _lower_fixed(prepared: PreparedModel, target: Target) -> tvm.IRModule:
     """A module of fused kernels for one combination of sizes."""
     mod = import_onnx(prepared.onnx)
     with refusing("lowered"), target.tvm():
-        mod = relax.transform.DecomposeOpsForInference()(mod)
+        mod = widen_sums(relax.transform.DecomposeOpsForInference()(mod))
         if target.kind == "llvm":
             mod = Rewriter(mod, target, rules()).run()
         return tvm.transform.Sequential(

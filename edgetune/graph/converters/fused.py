@@ -150,6 +150,12 @@ def layer_normalization(node: Node) -> Any:
     return layer_norm(node, x, node.needed(1), node.input(2), axis, epsilon)
 
 
+def rms_normalization(node: Node) -> Any:
+    """RMSNormalization; of 16-bit floats in float32."""
+    x, axis, epsilon = node.needed(0), node.int("axis", -1), node.float("epsilon", 1e-5)
+    return rms_norm(node, x, node.needed(1), axis, epsilon)[0]
+
+
 def simplified_layer_normalization(node: Node) -> Any:
     """SimplifiedLayerNormalization: by the root of the mean square."""
     return rms_norm(node, node.needed(0), node.needed(1), node.int("axis", -1), node.float("epsilon", 1e-5))
@@ -194,6 +200,7 @@ def embed_layer_normalization(node: Node) -> Any:
 
 CONVERTERS: dict[str, type] = {
     "LayerNormalization": converter(layer_normalization),
+    "RMSNormalization": converter(rms_normalization),
     "SimplifiedLayerNormalization": converter(simplified_layer_normalization),
     **{
         f"com.microsoft.{name}": converter(convert)

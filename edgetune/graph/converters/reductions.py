@@ -41,15 +41,36 @@ def _reduction(op_type: str) -> type:
     return converter(convert)
 
 
-def _empty(node: Node, op_type: str, x: Any) -> Any:
-    sizes = shape(x)
+def _reduced_axes(node: Node, rank: int) -> set[int] | None:
+    """The axes to reduce; None where the node leaves its operand as it is."""
     given = node.known(1, "the axes of a reduction")
     axes = node.ints("axes") if given is None else [int(a) for a in given.reshape(-1)]
     if not axes:
-        if node.int("noop_with_empty_axes", 0):
-            return x
-        axes = list(range(len(sizes)))
-    reduced = {positive_axis(a, len(sizes)) for a in axes}
+        return None if node.int("noop_with_empty_axes", 0) else set(range(rank))
+    return {positive_axis(a, rank) for a in axes}
+
+
+def log_sum_exp(node: Node) -> Any:
+    """ReduceLogSumExp, of infinities too: from the largest element, where that is finite."""
+    x = node.needed(0)
+    axes = _reduced_axes(node, len(shape(x)))
+    if 0 in shape(x):
+        return _empty(node, "ReduceLogSumExp", x)
+    if axes is None or "float" not in dtype(x):
+        return node.by_importer("ReduceLogSumExp", list(node.inputs), node.attributes)
+    highest = node.emit(relax.op.max(x, sorted(axes), keepdims=True))
+    shift = node.emit(relax.op.where(relax.op.isinf(highest), relax.op.zeros_like(highest), highest))
+    raised = node.emit(relax.op.exp(relax.op.subtract(x, shift)))
+    total = node.emit(relax.op.log(relax.op.sum(raised, sorted(axes), keepdims=True)))
+    result = node.emit(relax.op.add(total, shift))
+    return result if node.int("keepdims", 1) else node.emit(relax.op.squeeze(result, sorted(axes)))
+
+
+def _empty(node: Node, op_type: str, x: Any) -> Any:
+    sizes = shape(x)
+    reduced = _reduced_axes(node, len(sizes))
+    if reduced is None:
+        return x
     keep = node.int("keepdims", 1)
     result = [1 if a in reduced else s for a, s in enumerate(sizes) if keep or a not in reduced]
     value, kind = _OVER_NOTHING[op_type], np.dtype(dtype(x))
@@ -104,6 +125,7 @@ def cumulative_product(node: Node) -> Any:
 
 CONVERTERS: dict[str, type] = {
     **{op_type: _reduction(op_type) for op_type in _OVER_NOTHING},
+    "ReduceLogSumExp": converter(log_sum_exp),
     "LpNormalization": converter(lp_normalization),
     "CumProd": converter(cumulative_product),
 }

@@ -94,6 +94,7 @@ def _axes(node: Node, x: Any) -> list[Axis]:
     regions = [(float(roi[i]), float(roi[len(chosen) + i])) for i in range(len(chosen))]
     if scales is not None and scales.size:
         factors = [float(s) for s in scales]
+        _refuse_ambiguous(node, [sizes[a] * f for a, f in zip(chosen, factors, strict=True)])
         targets = [
             math.floor(sizes[a] * (e - b) * f)
             if node.text(*_COORDINATES) == "tf_crop_and_resize"
@@ -114,6 +115,16 @@ def _axes(node: Node, x: Any) -> list[Axis]:
         Axis(a, sizes[a], t, f, *region)
         for a, t, f, region in zip(chosen, targets, factors, regions, strict=True)
     ]
+
+
+def _refuse_ambiguous(node: Node, targets: list[float]) -> None:
+    """Aligned corners of a size that is no whole number: the standard keeps the fraction, ONNX Runtime drops it."""
+    aligned = node.text(*_COORDINATES) == "align_corners" and node.text("mode", "nearest") != "nearest"
+    if aligned and any(abs(t - round(t)) > 1e-4 for t in targets):
+        raise UnsupportedModelError(
+            "Resize with align_corners by scales that give no whole size: ONNX and ONNX Runtime read it "
+            "differently; export the model with sizes in place of scales"
+        )
 
 
 def _along(node: Node, x: Any, axis: Axis, outside: float) -> Any:
