@@ -55,8 +55,8 @@ def compare(
     tolerances that would pass are printed for each output. Exit code 3 when a value fails.
     """
     with Output(json=json, verbose=verbose, quiet=quiet) as out:
+        from edgetune.api import compare as stage
         from edgetune.config import load_settings
-        from edgetune.verify import compare as stage
 
         settings = load_settings({"device": device}).settings
         result = stage(bundle, model, rtol, atol, inputs, settings.device)

@@ -10,6 +10,7 @@ from onnx import ModelProto
 
 from edgetune.errors import ModelError
 from edgetune.model import flops, graphs, interface, pipeline
+from edgetune.model.cutting import first_part
 from edgetune.model.loading import SourceModel, load_model
 from edgetune.model.passes import PASSES
 from edgetune.model.passes.bind_shapes import bind_shapes
@@ -30,6 +31,7 @@ def prepare(
     model: str | os.PathLike[str] | bytes | ModelProto | SourceModel,
     shapes: Mapping[str, Sequence[int]] | None = None,
     freeze: Mapping[str, Any] | None = None,
+    cut: Sequence[str] = (),
 ) -> PreparedModel:
     """Bind shapes, freeze inputs, simplify; check the result and keep the original's outputs.
 
@@ -37,14 +39,18 @@ def prepare(
         model: path, bytes or ``ModelProto``.
         shapes: input name -> sizes, for every input with an open dimension.
         freeze: input name -> value, for inputs that are settings; they are inputs no longer.
+        cut: tensors to compute in place of the model's outputs; what only other outputs need is left out.
 
     Raises:
         ModelError: the model cannot be read, has open dimensions that ``shapes`` leaves open, or
             ONNX Runtime cannot run it.
         UnsupportedModelError: an input or output is no numeric tensor.
-        UsageError: ``shapes`` or ``freeze`` do not fit the model.
+        UsageError: ``shapes``, ``freeze`` or ``cut`` do not fit the model.
     """
     loaded = model if isinstance(model, SourceModel) else load_model(model)
+    if cut:
+        part = first_part(loaded, shapes or {}, freeze or {}, cut)
+        loaded, shapes, freeze = part.model, part.shapes, part.freeze
     declared = interface.inputs(loaded.proto)
     interface.outputs(loaded.proto)
     frozen = frozen_arrays(declared, freeze or {})
@@ -54,7 +60,7 @@ def prepare(
     session = _reference_session(loaded.proto)
     reference_inputs, reference_outputs, ranges = reference_run(session, specs, frozen, REFERENCE_SEED)
     result = pipeline.run_passes(bound, PASSES, _values_check(session, specs, frozen, ranges))
-    return _finish(loaded, result, specs, reference_inputs, reference_outputs)
+    return _finish(loaded, result, specs, frozen, reference_inputs, reference_outputs)
 
 
 def _reference_session(model: ModelProto) -> Session:
@@ -94,6 +100,7 @@ def _finish(
     loaded: SourceModel,
     result: pipeline.PassResult,
     specs: tuple[TensorSpec, ...],
+    frozen: Arrays,
     reference_inputs: Arrays,
     reference_outputs: Arrays,
 ) -> PreparedModel:
@@ -115,6 +122,7 @@ def _finish(
         inputs=specs,
         outputs=tuple(outputs),
         notes=tuple(notes),
+        frozen=frozen,
         reference_inputs=reference_inputs,
         reference_outputs=reference_outputs,
         params=flops.count_params(model),
