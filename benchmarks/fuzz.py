@@ -51,6 +51,7 @@ class Outcome:
 
 def run_case(data: bytes, target: Any, say: Any) -> tuple[str, str]:
     """State and reason of one model; ``say`` is told which part runs, for the case that it never returns."""
+    from edgetune.bundle.manifest import Tensor
     from edgetune.checking import check
     from edgetune.errors import EdgetuneError
     from edgetune.graph.compile import compile_model
@@ -62,6 +63,8 @@ def run_case(data: bytes, target: Any, say: Any) -> tuple[str, str]:
         prepared = prepare(data)
         say("lowering")
         lowered = lower(prepared, target)
+        for spec in (*prepared.inputs, *prepared.outputs):
+            Tensor.of(spec)
         say("compiling")
         compiled = compile_model(lowered, (), target)
     except EdgetuneError as error:

@@ -134,7 +134,7 @@ class Builder:
             return
         for value in [*graph.value_info, *graph.output]:
             dims = value.type.tensor_type.shape.dim
-            if value.name in names and all(d.HasField("dim_value") for d in dims):
+            if value.name in names and all(d.HasField("dim_value") and d.dim_value >= 0 for d in dims):
                 kind = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
                 if np.prod([d.dim_value for d in dims] or [1]) <= 4096:
                     self.values[value.name] = (kind, tuple(d.dim_value for d in dims))

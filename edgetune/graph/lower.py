@@ -9,6 +9,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from edgetune.errors import UnsupportedModelError
 from edgetune.graph.accumulate import widen_sums
 from edgetune.graph.blocked import Rewriter
 from edgetune.graph.importer import import_onnx
@@ -64,8 +65,35 @@ def lower(prepared: PreparedModel, target: Target) -> Lowered:
                 relax.transform.DeadCodeElimination(),
             ]
         )(mod)
+    _require_known_sizes(mod["main"])
     tasks, kernels = extract_tasks(mod)
     return Lowered(mod, tasks, kernels, prepared.inputs, prepared.outputs)
+
+
+def _require_known_sizes(main: relax.Function) -> None:
+    """Refuse a model with a tensor whose size depends on values: a bundle's outputs have one shape each.
+
+    Raises:
+        UnsupportedModelError: there is one.
+    """
+    for block in main.body.blocks:
+        for binding in block.bindings:
+            if not _is_known(binding.var.ty):
+                raise UnsupportedModelError(
+                    "the size of a tensor depends on the values of an input, which a compiled model cannot express: "
+                    "fix that input with --freeze where it is a setting, or cut the model with --cut; `edgetune "
+                    "check` names the node"
+                )
+
+
+def _is_known(kind: Any) -> bool:
+    """Whether every size in a type is a number."""
+    if isinstance(kind, relax.TupleType):
+        return all(_is_known(field) for field in kind.fields)
+    if not isinstance(kind, relax.TensorType):
+        return True
+    sizes = kind.shape
+    return sizes is not None and all(isinstance(size, (int, tvm.tirx.IntImm)) for size in sizes)
 
 
 def extract_tasks(mod: tvm.IRModule) -> tuple[tuple[Task, ...], dict[str, str]]:

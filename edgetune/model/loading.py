@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
-from google.protobuf.message import DecodeError, EncodeError
+from google.protobuf.message import DecodeError, EncodeError, Message
 from onnx import AttributeProto, ModelProto, TensorProto
 
 from edgetune.errors import ModelError
@@ -147,6 +147,28 @@ def _require_graph(proto: ModelProto, what: str) -> None:
         raise ModelError(
             f"{what} is not a whole ONNX model: it has no {', no '.join(missing)}; copy or export it again"
         )
+    _refuse_damaged_texts(proto, what)
+
+
+def _refuse_damaged_texts(proto: ModelProto, what: str) -> None:
+    """Refuse names that are no text: protobuf hands those of a damaged file on as bytes, or fails at them later."""
+    try:
+        damaged = not all(isinstance(text, str) for text in _texts(proto))
+    except UnicodeDecodeError:
+        damaged = True
+    if damaged:
+        raise ModelError(f"{what} is damaged: a name in it is no text; copy or export it again")
+
+
+def _texts(message: Message) -> Iterator[str | bytes]:
+    """Every string field of a message and of those in it."""
+    for field, value in message.ListFields():
+        many = [value] if isinstance(value, str | bytes | Message) else value
+        if field.type == field.TYPE_STRING:
+            yield from many
+        elif field.type == field.TYPE_MESSAGE:
+            for child in many:
+                yield from _texts(child)
 
 
 def _tensors(proto: ModelProto) -> Iterator[TensorProto]:

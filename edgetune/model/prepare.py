@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from onnx import ModelProto
 
-from edgetune.errors import ModelError
+from edgetune.bundle.arrays import write_npz
+from edgetune.errors import EdgetuneError, ModelError
 from edgetune.model import flops, graphs, interface, pipeline
 from edgetune.model.cutting import first_part
 from edgetune.model.loading import SourceModel, load_model
@@ -20,6 +23,8 @@ from edgetune.model.reference import Ranges, difference, random_inputs, referenc
 from edgetune.model.session import Arrays, Session
 from edgetune.model.shapes import annotate
 from edgetune.records import PreparedModel, TensorSpec
+from edgetune.sides.base import SideSpec
+from edgetune.sides.process import SideProcess
 
 REFERENCE_SEED = 0
 _OLDEST_OPSET = 7
@@ -58,9 +63,33 @@ def prepare(
     specs = tuple(value.spec() for value in interface.inputs(bound))
 
     session = _reference_session(loaded.proto)
+    if any(0 in spec.shape for spec in specs):
+        _survive(loaded.proto, specs, frozen)
     reference_inputs, reference_outputs, ranges = reference_run(session, specs, frozen, REFERENCE_SEED)
     result = pipeline.run_passes(bound, PASSES, _values_check(session, specs, frozen, ranges))
     return _finish(loaded, result, specs, frozen, reference_inputs, reference_outputs)
+
+
+def _survive(model: ModelProto, specs: Sequence[TensorSpec], frozen: Arrays) -> None:
+    """Run the model in a process of its own first: ONNX Runtime dies of some operators on no elements (LSTM).
+
+    Raises:
+        ModelError: it died.
+    """
+    with tempfile.TemporaryDirectory(prefix="edgetune-") as name:
+        path, inputs = Path(name, "model.onnx"), Path(name, "inputs.npz")
+        path.write_bytes(model.SerializeToString())
+        write_npz(inputs, {**random_inputs(specs, REFERENCE_SEED), **frozen})
+        try:
+            with SideProcess(SideSpec("onnxruntime", str(path), str(inputs), 1)) as side:
+                side.outputs()
+        except ModelError:
+            return  # what it says for itself is said again, and better, by the run proper
+        except EdgetuneError as error:
+            raise ModelError(
+                "ONNX Runtime, the reference, does not survive this model, which has an input of no elements: give "
+                "every input at least one, with --shape, or export the model so"
+            ) from error
 
 
 def _reference_session(model: ModelProto) -> Session:

@@ -163,3 +163,10 @@ class TestExternalData:
         monkeypatch.setattr(loading, "LIMIT_BYTES", path.stat().st_size + 10)
         with pytest.raises(ModelError, match="with its external data, is over 2 GB"):
             load_model(path)
+
+
+def test_a_name_that_is_no_text() -> None:
+    """Protobuf gives a damaged name as bytes; ``node`` would then be no string anywhere."""
+    data = RELU.SerializeToString().replace(b"Relu", b"Rel\xfa")
+    with pytest.raises(ModelError, match="damaged: a name in it is no text"):
+        load_model(data)

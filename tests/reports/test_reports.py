@@ -221,7 +221,39 @@ def arithmetic() -> list[Report]:
     return found
 
 
-REPORTS = [*pools(), *resizes(), *convolutions(), *regions(), *sizes_at_run_time(), *arithmetic()]
+def negative_indices() -> list[Report]:
+    """Indices count from the end where they are negative, whether they are constants or inputs."""
+    x, updates = floats(3, 4), floats(2, 4)
+    minus = -np.ones((3, 4), np.int64)
+    pairs, rows = np.array([[-1, -1], [0, -2]], np.int64), np.array([[-1], [0]], np.int64)
+    depth = {"depth": np.array(5, np.int64), "values": np.array([0, 1], np.float32)}
+    return [
+        one(19531, "Gather", {"x": floats(5), "i": np.array([-1, -3, 0], np.int64)}, axis=0),
+        one(19531, "Gather", {"x": floats(5)}, {"i": np.array([-1, -3, 0], np.int64)}, axis=0),
+        one(20217, "GatherElements", {"x": x, "i": minus}, axis=1),
+        one(20217, "GatherND", {"x": x, "i": pairs}),
+        one(20217, "ScatterND", {"x": x, "i": rows, "u": updates}),
+        one(
+            20217,
+            "ScatterElements",
+            {"x": x, "i": minus, "u": floats(3, 4)},
+            axis=0,
+            reduction="add",
+            opset=18,
+        ),
+        one(20217, "OneHot", {"i": np.array([0, 2, 4, -1], np.int64)}, depth),
+    ]
+
+
+REPORTS = [
+    *negative_indices(),
+    *pools(),
+    *resizes(),
+    *convolutions(),
+    *regions(),
+    *sizes_at_run_time(),
+    *arithmetic(),
+]
 
 
 @pytest.mark.parametrize("report", REPORTS, ids=lambda r: f"{r.number}-{r.made.graph.node[-1].op_type}")

@@ -96,6 +96,13 @@ def _operands(node: Node) -> tuple[Any, Window]:
         raise UnsupportedModelError("the attribute kernel_shape is required")
     if not 1 <= len(kernel) <= len(_MAX):
         raise UnsupportedModelError(f"pooling over {len(kernel)} axes is not implemented; 1 to 3 are")
+    if node.text("auto_pad", "NOTSET").startswith("SAME") and any(
+        d > 1 for d in node.ints("dilations") or ()
+    ):
+        raise UnsupportedModelError(
+            "SAME padding of a dilated pooling window: ONNX and ONNX Runtime read it differently; export the model "
+            "with explicit pads"
+        )
     return x, window(node, shape(x)[2:], kernel)
 
 
@@ -126,7 +133,8 @@ def _correction(place: Window, whole: bool) -> np.ndarray[Any, Any]:
         first = -place.before[axis] if whole else 0
         end = place.size[axis] + (place.after[axis] if whole else 0)
         counts = np.count_nonzero((reads >= first) & (reads < end), axis=1)
-        factors = factors[..., None] * (kernel / counts)
+        # A window in the padding alone: its sum is 0, and so is its average.
+        factors = factors[..., None] * (kernel / np.maximum(counts, 1))
     return factors
 
 
