@@ -148,6 +148,8 @@ def _require_graph(proto: ModelProto, what: str) -> None:
             f"{what} is not a whole ONNX model: it has no {', no '.join(missing)}; copy or export it again"
         )
     _refuse_damaged_texts(proto, what)
+    _refuse_unknown_types(proto, what)
+    _refuse_missing_inputs(proto, what)
 
 
 def _refuse_damaged_texts(proto: ModelProto, what: str) -> None:
@@ -158,6 +160,38 @@ def _refuse_damaged_texts(proto: ModelProto, what: str) -> None:
         damaged = True
     if damaged:
         raise ModelError(f"{what} is damaged: a name in it is no text; copy or export it again")
+
+
+def _refuse_unknown_types(proto: ModelProto, what: str) -> None:
+    """Refuse element types that the installed onnx does not know: no later step can handle them."""
+    used = {int(tensor.data_type) for tensor in _tensors(proto)}
+    for graph in graphs.walk_graphs(proto.graph):
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            used.add(int(value.type.tensor_type.elem_type))
+    if unknown := sorted(used - set(TensorProto.DataType.values())):
+        raise ModelError(
+            f"{what} has tensors of type number {unknown[0]}, which onnx {onnx.__version__} does not know: it is "
+            "damaged, or needs a newer onnx package"
+        )
+
+
+def _refuse_missing_inputs(proto: ModelProto, what: str) -> None:
+    """Refuse nodes that leave out an input which is not optional: ONNX Runtime dies of some (Max)."""
+    opset = graphs.opset(proto)
+    for node in graphs.walk_nodes(proto.graph):
+        if "" not in node.input or node.domain not in graphs.DEFAULT_DOMAINS:
+            continue
+        try:
+            formal = onnx.defs.get_schema(node.op_type, opset).inputs
+        except onnx.defs.SchemaError:
+            continue
+        for index, name in enumerate(node.input):
+            kind = formal[min(index, len(formal) - 1)].option if formal else None
+            if not name and kind != onnx.defs.OpSchema.FormalParameterOption.Optional:
+                raise ModelError(
+                    f"{what} is no valid ONNX: the {node.op_type} node {node.name!r} leaves out its input {index}, "
+                    "which is not optional; export the model again"
+                )
 
 
 def _texts(message: Message) -> Iterator[str | bytes]:
