@@ -30,6 +30,15 @@ def optional_has_element(node: Node) -> Any:
     return const(np.array(node.input(0) is not None))
 
 
+def flatten(node: Node) -> Any:
+    """Flatten to two axes, of no elements as well, where the importer cannot tell their sizes."""
+    sizes, axis = shape(node.needed(0)), node.int("axis", 1)
+    if not -len(sizes) <= axis <= len(sizes):
+        raise UnsupportedModelError(f"axis {axis} of Flatten is out of range for {len(sizes)} dimensions")
+    cut = axis % len(sizes) if axis < 0 else axis
+    return relax.op.reshape(node.needed(0), (math.prod(sizes[:cut]), math.prod(sizes[cut:])))
+
+
 def slice_(node: Node) -> Any:
     """Slice, with starts and ends clamped as the standard says, which for steps backwards is not NumPy's way."""
     x = node.needed(0)
@@ -217,6 +226,7 @@ CONVERTERS: dict[str, type] = {
     "Shape": converter(shape_of),
     "Size": converter(size_of),
     "OptionalHasElement": converter(optional_has_element),
+    "Flatten": converter(flatten),
     "Slice": converter(slice_),
     "TopK": converter(top_k),
     "OneHot": converter(one_hot),

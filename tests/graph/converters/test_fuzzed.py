@@ -43,6 +43,7 @@ MODELS = {
     "the largest none": model(
         [node("TopK", ["x", "k"], ["y", "i"], axis=0)], {"x": (3, 2)}, {"k": ints(0)}, ("y", "i")
     ),
+    "nothing flattened": model([node("Flatten", ["x"])], {"x": (0, 2, 3)}),
     "a norm over no axis": reduction("ReduceL1", noop_with_empty_axes=1),
     "squares over no axis": reduction("ReduceSumSquare", noop_with_empty_axes=1),
     "a logarithm over no axis": reduction("ReduceLogSum", noop_with_empty_axes=1),
