@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 BAD = ("wrong", "failed", "crashed", "hung")
 
 
-@pytest.mark.parametrize(("kind", "first", "count"), [("random", 0, 40), ("node", 0, 20), ("bytes", 0, 15)])
+@pytest.mark.parametrize(("kind", "first", "count"), [("random", 0, 24), ("node", 0, 8)])
 def test_nothing_is_wrong(kind: str, first: int, count: int) -> None:
     command = ["benchmarks/fuzz.py", "--kind", kind, "--first", str(first), "--count", str(count)]
     done = subprocess.run(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import tvm
+import tvm_ffi
 from tvm import relax
 
 from edgetune.errors import UnsupportedModelError
@@ -66,6 +67,7 @@ def lower(prepared: PreparedModel, target: Target) -> Lowered:
             ]
         )(mod)
     _require_known_sizes(mod["main"])
+    _require_elements(mod)
     tasks, kernels = extract_tasks(mod)
     return Lowered(mod, tasks, kernels, prepared.inputs, prepared.outputs)
 
@@ -84,6 +86,31 @@ def _require_known_sizes(main: relax.Function) -> None:
                     "fix that input with --freeze where it is a setting, or cut the model with --cut; `edgetune "
                     "check` names the node"
                 )
+
+
+def _require_elements(mod: tvm.IRModule) -> None:
+    """Refuse sums over no elements that no converter has replaced: TVM's kernels leave their results as they were.
+
+    Raises:
+        UnsupportedModelError: there is one.
+    """
+
+    empty: list[Any] = []
+
+    def visit(realize: tvm.s_tir.SBlockRealize) -> None:
+        sums = (
+            axis for axis in realize.block.iter_vars if int(axis.iter_type) == tvm.tirx.IterVar.CommReduce
+        )
+        empty.extend(axis for axis in sums if int(axis.dom.extent) == 0)
+
+    for func in mod.functions.values():
+        if isinstance(func, tvm.tirx.PrimFunc):
+            tvm_ffi.structural_walk(func.body, (tvm.s_tir.SBlockRealize, visit))
+    if empty:
+        raise UnsupportedModelError(
+            "the model sums over an axis of no elements, as in a convolution of no channels, which cannot be "
+            "compiled; give every tensor at least one element"
+        )
 
 
 def _is_known(kind: Any) -> bool:

@@ -64,6 +64,12 @@ def test_values(name: str, local_target: Target) -> None:
     check(MODELS[name], local_target, repeats=0)
 
 
+def test_a_convolution_of_no_channels(local_target: Target) -> None:
+    made = model([node("Conv", ["x", "w"])], {"x": (4, 0, 5, 5)}, {"w": weights(2, 0, 3, 3)})
+    with pytest.raises(UnsupportedModelError, match="no elements"):
+        lower(prepare(made), local_target)
+
+
 @pytest.mark.parametrize(
     ("op", "more"), [("MaxPool", {"dilations": [2, 2]}), ("AveragePool", {"strides": [5, 2]})]
 )
