@@ -94,7 +94,6 @@ def _require_elements(mod: tvm.IRModule) -> None:
     Raises:
         UnsupportedModelError: there is one.
     """
-
     empty: list[Any] = []
 
     def visit(realize: tvm.s_tir.SBlockRealize) -> None:
