@@ -33,7 +33,13 @@ __all__ = ["benchmark", "check", "compare", "compile", "tune"]
 
 
 def check(
-    model: Model, shapes: Shapes = None, freeze: Freeze = None, target: FilePath = "local"
+    model: Model,
+    shapes: Shapes = None,
+    freeze: Freeze = None,
+    target: FilePath = "local",
+    *,
+    cut: Sequence[str] = (),
+    save_rest: FilePath | None = None,
 ) -> CheckResult:
     """Say whether a model can be compiled, with every reason why not; spends no trials.
 
@@ -44,16 +50,20 @@ def check(
             kernels for, ``{"x": ((1, 4, 8), 3, 224, 224)}``.
         freeze: input name -> value, for inputs that are really settings: ``{"sr": 16000}``.
         target: the target that the tasks are counted for.
+        cut: tensors up to which the model is looked at, in place of its outputs.
+        save_rest: where to write what comes after ``cut`` as an ONNX model.
 
     Raises:
         ModelError: it is no usable ONNX model.
-        UsageError: ``shapes`` or ``freeze`` do not fit the model.
+        UsageError: ``shapes``, ``freeze`` or ``cut`` do not fit the model.
         TargetError: there is no such target.
     """
     check_pins()
     from edgetune.checking import check as stage
 
-    return stage(model, shapes, freeze, os.fspath(target))
+    return stage(
+        model, shapes, freeze, os.fspath(target), cut, None if save_rest is None else Path(save_rest)
+    )
 
 
 def tune(
@@ -73,6 +83,8 @@ def tune(
     atol: float | None = None,
     archive: bool = False,
     lean: bool = False,
+    cut: Sequence[str] = (),
+    save_rest: FilePath | None = None,
     measure_latency: bool = True,
     watcher: Watcher | None = None,
 ) -> TuneResult:
@@ -95,6 +107,8 @@ def tune(
         rtol, atol: tolerances of the verification; by default those of each output's dtype.
         archive: write one ``.tar`` in place of a directory.
         lean: leave the ONNX model and the reference outputs out of the bundle.
+        cut: tensors to compute in place of the model's outputs: what comes after them is left out.
+        save_rest: where to write what was left out as an ONNX model, to run on the bundle's outputs.
         measure_latency: time the model beside ONNX Runtime, before and after.
         watcher: told how it goes.
 
@@ -109,7 +123,9 @@ def tune(
     from edgetune import workflow
     from edgetune.tuning.options import Budget, TuningOptions
 
-    request = _request(model, shapes, freeze, target, threads, out, logs, rtol, atol, archive, lean)
+    request = _request(
+        model, shapes, freeze, target, threads, out, logs, rtol, atol, archive, lean, cut, save_rest
+    )
     return workflow.tune(
         request, Budget(trials, time_s), device, TuningOptions(seed=seed), watcher, measure_latency
     )
@@ -128,6 +144,8 @@ def compile(
     atol: float | None = None,
     archive: bool = False,
     lean: bool = False,
+    cut: Sequence[str] = (),
+    save_rest: FilePath | None = None,
     watcher: Watcher | None = None,
 ) -> CompileResult:
     """Compile a model from the tuning logs alone: no device, no trials.
@@ -137,7 +155,9 @@ def compile(
     check_pins()
     from edgetune import workflow
 
-    request = _request(model, shapes, freeze, target, threads, out, logs, rtol, atol, archive, lean)
+    request = _request(
+        model, shapes, freeze, target, threads, out, logs, rtol, atol, archive, lean, cut, save_rest
+    )
     return workflow.compile_from_logs(request, watcher)
 
 
@@ -153,7 +173,8 @@ def compare(
 
     Args:
         bundle: directory or ``.tar``.
-        model: the original model; by default, ONNX Runtime's outputs recorded in the bundle are used.
+        model: the original model; by default, ONNX Runtime's outputs recorded in the bundle are used. Where
+            the bundle was compiled up to certain tensors, it is taken up to these.
         rtol, atol: a value fails when its errors exceed both; by default by dtype.
         inputs: a ``.npz`` file or arrays by name.
         device: where the bundle runs; this machine by default.
@@ -166,6 +187,8 @@ def compare(
     from edgetune.verify import compare as stage
 
     given = inputs if inputs is None or isinstance(inputs, Mapping) else Path(inputs)
+    if model is not None:
+        model = _cut_like(Path(bundle), model)
     return stage(Path(bundle), model, rtol, atol, given, device)
 
 
@@ -196,6 +219,16 @@ def benchmark(
     return stage(Path(bundle), against, threads, device, shapes=shapes)
 
 
+def _cut_like(bundle: Path, model: Model) -> Model:
+    """The original model, cut where the bundle was if the bundle's outputs are not its own."""
+    from edgetune.bundle.reader import open_bundle
+    from edgetune.model.cutting import up_to
+
+    if isinstance(model, str | os.PathLike) and not Path(model).expanduser().is_file():
+        return model  # the stage says so
+    return up_to(model, [output.name for output in open_bundle(bundle).manifest.outputs])
+
+
 def _request(
     model: Model,
     shapes: Shapes,
@@ -208,6 +241,8 @@ def _request(
     atol: float | None,
     archive: bool,
     lean: bool,
+    cut: Sequence[str],
+    save_rest: FilePath | None,
 ) -> Request:
     from edgetune.workflow import Request
 
@@ -223,4 +258,6 @@ def _request(
         atol=atol,
         archive=archive,
         lean=lean,
+        cut=cut,
+        save_rest=None if save_rest is None else Path(save_rest),
     )

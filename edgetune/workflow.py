@@ -38,7 +38,10 @@ from edgetune.graph.compile import applies, compile_model
 from edgetune.graph.lower import Lowered, lower
 from edgetune.kernels.registry import design_spaces
 from edgetune.logs import LayeredLogs, open_logs
+from edgetune.model import cutting
+from edgetune.model.loading import SourceModel, load_model
 from edgetune.model.prepare import prepare
+from edgetune.model.variants import served
 from edgetune.records import Choice, PreparedModel, Source
 from edgetune.results import CompileResult, KernelResult, Latency, TaskResult, TuneResult
 from edgetune.targets import Target, load_target
@@ -70,6 +73,8 @@ class Request:
         logs: path or URL of the tuning logs; None for the user's.
         rtol, atol: tolerances of the verification; None for those of each output's dtype.
         archive: write one ``.tar``. lean: leave out what only ``compare`` and ``benchmark`` need.
+        cut: tensors to compute in place of the model's outputs. save_rest: where to write what comes after
+            them as an ONNX model.
     """
 
     model: Model
@@ -83,13 +88,24 @@ class Request:
     atol: float | None = None
     archive: bool = False
     lean: bool = False
+    cut: Sequence[str] = ()
+    save_rest: Path | None = None
+
+
+@dataclass(frozen=True)
+class Rest:
+    """What comes after the tensors that a model was cut at, and a note for the user."""
+
+    model: ModelProto
+    path: Path
+    note: str
 
 
 @dataclass(frozen=True)
 class Job:
     """A request made concrete: everything that can be refused early has been checked.
 
-    ``check`` verifies a bundle; None where it cannot be run from here.
+    ``check`` verifies a bundle; None where it cannot be run from here. ``rest`` is what to write beside it.
     """
 
     request: Request
@@ -98,6 +114,7 @@ class Job:
     lowered: Lowered
     out: Path
     check: Check | None
+    rest: Rest | None = None
 
 
 def tune(
@@ -151,7 +168,8 @@ def tune(
         wall_s=time.monotonic() - started,
         failures=outcome.failures,
         interrupted=outcome.interrupted,
-        notes=(*job.prepared.notes, *_tuning_notes(outcome), *_verification_notes(job)),
+        notes=(*job.prepared.notes, *_tuning_notes(outcome), *_last_notes(job)),
+        rest=request.save_rest,
     )
 
 
@@ -172,7 +190,8 @@ def compile_from_logs(request: Request, watcher: Watcher | None = None) -> Compi
         bundle=written.path,
         kernels=tuple(KernelResult.of(choice) for choice in choices),
         verified=written.verification,
-        notes=(*job.prepared.notes, *_verification_notes(job)),
+        notes=(*job.prepared.notes, *_last_notes(job)),
+        rest=request.save_rest,
     )
 
 
@@ -182,12 +201,24 @@ def _begin(request: Request, watcher: Watcher, target: Target | None = None) -> 
     if request.out is not None:
         check_output(request.out)
     watcher.say("preparing the model")
-    prepared = prepare(request.model, request.shapes, request.freeze)
+    loaded = load_model(request.model)
+    cutting.check_options(request.cut, request.save_rest)
+    prepared = prepare(loaded, request.shapes, request.freeze, request.cut)
     out = request.out or _default_out(prepared.name, target.name, request.archive)
     check_output(out)
     watcher.say(f"lowering {prepared.name} for {target.name}, {target.threads} threads")
     check = functools.partial(compare, rtol=request.rtol, atol=request.atol) if runs_here(target) else None
-    return Job(request, prepared, target, lower(prepared, target), out, check)
+    return Job(
+        request, prepared, target, lower(prepared, target), out, check, _rest(request, loaded, prepared)
+    )
+
+
+def _rest(request: Request, loaded: SourceModel, prepared: PreparedModel) -> Rest | None:
+    if request.save_rest is None:
+        return None
+    rest = cutting.rest_part(loaded, request.freeze or {}, served(prepared)[1])
+    first = cutting.first_part(loaded, request.shapes or {}, request.freeze or {}, request.cut).model.proto
+    return Rest(rest, request.save_rest, cutting.describe_rest(rest, first, request.save_rest))
 
 
 def _begin_tuning(request: Request, device: str | None, watcher: Watcher) -> tuple[Job, Device]:
@@ -253,9 +284,9 @@ def _choose(job: Job, logs: LayeredLogs) -> tuple[Choice, ...]:
 
 
 def _compile(job: Job, choices: Sequence[Choice], watcher: Watcher) -> WrittenBundle:
-    """Compile, verify where the code can run, and write the bundle."""
+    """Compile, verify where the code can run, and write the bundle, and the rest of the model after it."""
     watcher.say("compiling the model" if job.check is None else "compiling and verifying the model")
-    return write_bundle(
+    written = write_bundle(
         job.out,
         compile_model(job.lowered, choices, job.target),
         job.prepared,
@@ -265,6 +296,9 @@ def _compile(job: Job, choices: Sequence[Choice], watcher: Watcher) -> WrittenBu
         archive=job.request.archive,
         lean=job.request.lean,
     )
+    if job.rest is not None:
+        cutting.save(job.rest.model, job.rest.path)
+    return written
 
 
 def runs_here(target: Target) -> bool:
@@ -333,10 +367,12 @@ def _tuning_notes(outcome: TuningOutcome) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _verification_notes(job: Job) -> tuple[str, ...]:
+def _last_notes(job: Job) -> tuple[str, ...]:
+    rest = () if job.rest is None else (job.rest.note,)
     if job.check is not None:
-        return ()
+        return rest
     return (
+        *rest,
         f"not verified, for this machine cannot run code for {job.target.name}; "
         "run 'edgetune compare' on the device",
     )

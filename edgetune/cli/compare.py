@@ -56,8 +56,8 @@ def compare(
     of them, and at one in between where it pads. Exit code 3 when a value fails.
     """
     with Output(json=json, verbose=verbose, quiet=quiet) as out:
+        from edgetune.api import compare as stage
         from edgetune.config import load_settings
-        from edgetune.verify import compare as stage
 
         settings = load_settings({"device": device}).settings
         result = stage(bundle, model, rtol, atol, inputs, settings.device)

@@ -24,6 +24,8 @@ def compile(
     out: options.OutOption = None,
     shape: options.ShapeOption = None,
     freeze: options.FreezeOption = None,
+    cut: options.CutOption = None,
+    save_rest: options.SaveRestOption = None,
     logs: options.LogsOption = None,
     threads: options.ThreadsOption = None,
     rtol: options.RtolOption = None,
@@ -60,6 +62,8 @@ def compile(
                 atol=atol,
                 archive=archive,
                 lean=lean,
+                cut=cut or (),
+                save_rest=save_rest,
                 watcher=progress,
             )
         out_.result(result.to_json(), lambda console: _print(console, result))

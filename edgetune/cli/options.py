@@ -45,6 +45,24 @@ FreezeOption = Annotated[
         show_default=False,
     ),
 ]
+CutOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--cut",
+        metavar="TENSOR",
+        help="Stop at this tensor of the model, in place of its outputs; repeatable.",
+        show_default=False,
+    ),
+]
+SaveRestOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--save-rest",
+        metavar="FILE.onnx",
+        help="Write what comes after --cut as an ONNX model, to run on the bundle's outputs.",
+        show_default=False,
+    ),
+]
 TargetOption = Annotated[
     str | None,
     typer.Option(

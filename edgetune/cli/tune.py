@@ -57,6 +57,8 @@ def tune(
     out: options.OutOption = None,
     shape: options.ShapeOption = None,
     freeze: options.FreezeOption = None,
+    cut: options.CutOption = None,
+    save_rest: options.SaveRestOption = None,
     logs: options.LogsOption = None,
     threads: options.ThreadsOption = None,
     seed: Annotated[
@@ -105,6 +107,8 @@ def tune(
                 atol=atol,
                 archive=archive,
                 lean=lean,
+                cut=cut or (),
+                save_rest=save_rest,
                 watcher=progress,
             )
         rows = len(result.tasks) if verbose else ROWS

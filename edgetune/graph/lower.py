@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import tvm
+import tvm_ffi
 from tvm import relax
 
+from edgetune.errors import UnsupportedModelError
 from edgetune.graph.accumulate import widen_sums
 from edgetune.graph.blocked import Rewriter
 from edgetune.graph.importer import import_onnx
@@ -70,7 +72,7 @@ def _lower_fixed(prepared: PreparedModel, target: Target) -> tvm.IRModule:
         mod = widen_sums(relax.transform.DecomposeOpsForInference()(mod))
         if target.kind == "llvm":
             mod = Rewriter(mod, target, rules()).run()
-        return tvm.transform.Sequential(
+        mod = tvm.transform.Sequential(
             [
                 # TopK, ArgSort, CumSum: calls into the runtime's library, and kernels without blocks.
                 relax.backend.DispatchSortScan(),
@@ -85,6 +87,58 @@ def _lower_fixed(prepared: PreparedModel, target: Target) -> tvm.IRModule:
                 relax.transform.DeadCodeElimination(),
             ]
         )(mod)
+    _require_known_sizes(mod["main"])
+    return mod
+
+
+def _require_known_sizes(main: relax.Function) -> None:
+    """Refuse a model with a tensor whose size depends on values: a bundle's outputs have one shape each.
+
+    Raises:
+        UnsupportedModelError: there is one.
+    """
+    for block in main.body.blocks:
+        for binding in block.bindings:
+            if not _is_known(binding.var.ty):
+                raise UnsupportedModelError(
+                    "the size of a tensor depends on the values of an input, which a compiled model cannot express: "
+                    "fix that input with --freeze where it is a setting, or cut the model with --cut; `edgetune "
+                    "check` names the node"
+                )
+
+
+def _require_elements(mod: tvm.IRModule) -> None:
+    """Refuse sums over no elements that no converter has replaced: TVM's kernels leave their results as they were.
+
+    Raises:
+        UnsupportedModelError: there is one.
+    """
+    empty: list[Any] = []
+
+    def visit(realize: tvm.s_tir.SBlockRealize) -> None:
+        sums = (
+            axis for axis in realize.block.iter_vars if int(axis.iter_type) == tvm.tirx.IterVar.CommReduce
+        )
+        empty.extend(axis for axis in sums if int(axis.dom.extent) == 0)
+
+    for func in mod.functions.values():
+        if isinstance(func, tvm.tirx.PrimFunc):
+            tvm_ffi.structural_walk(func.body, (tvm.s_tir.SBlockRealize, visit))
+    if empty:
+        raise UnsupportedModelError(
+            "the model sums over an axis of no elements, as in a convolution of no channels, which cannot be "
+            "compiled; give every tensor at least one element"
+        )
+
+
+def _is_known(kind: Any) -> bool:
+    """Whether every size in a type is a number."""
+    if isinstance(kind, relax.TupleType):
+        return all(_is_known(field) for field in kind.fields)
+    if not isinstance(kind, relax.TensorType):
+        return True
+    sizes = kind.shape
+    return sizes is not None and all(isinstance(size, (int, tvm.tirx.IntImm)) for size in sizes)
 
 
 def extract_tasks(mod: tvm.IRModule) -> tuple[tuple[Task, ...], dict[str, str]]:

@@ -96,7 +96,21 @@ def _operands(node: Node) -> tuple[Any, Window]:
         raise UnsupportedModelError("the attribute kernel_shape is required")
     if not 1 <= len(kernel) <= len(_MAX):
         raise UnsupportedModelError(f"pooling over {len(kernel)} axes is not implemented; 1 to 3 are")
+    _refuse_ambiguous(node, shape(x)[2:], kernel)
     return x, window(node, shape(x)[2:], kernel)
+
+
+def _refuse_ambiguous(node: Node, sizes: Sequence[int], kernel: Sequence[int]) -> None:
+    """SAME padding that would be negative, or of a dilated window: ONNX and ONNX Runtime read it differently."""
+    if not node.text("auto_pad", "NOTSET").startswith("SAME"):
+        return
+    strides = node.ints("strides") or [1] * len(kernel)
+    needed = [(-(-s // t) - 1) * t + k - s for s, t, k in zip(sizes, strides, kernel, strict=True)]
+    if any(d > 1 for d in node.ints("dilations") or ()) or min(needed, default=0) < 0:
+        raise UnsupportedModelError(
+            "SAME padding of a pooling window that is dilated or smaller than its stride: ONNX and ONNX Runtime "
+            "read it differently; export the model with explicit pads"
+        )
 
 
 def _pool(operators: Sequence[Callable[..., Any]], x: Any, place: Window, count_include_pad: bool) -> Any:
@@ -126,7 +140,8 @@ def _correction(place: Window, whole: bool) -> np.ndarray[Any, Any]:
         first = -place.before[axis] if whole else 0
         end = place.size[axis] + (place.after[axis] if whole else 0)
         counts = np.count_nonzero((reads >= first) & (reads < end), axis=1)
-        factors = factors[..., None] * (kernel / counts)
+        # A window in the padding alone: its sum is 0, and so is its average.
+        factors = factors[..., None] * (kernel / np.maximum(counts, 1))
     return factors
 
 

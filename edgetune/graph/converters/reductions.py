@@ -31,7 +31,11 @@ def _reduction(op_type: str) -> type:
         x = node.needed(0)
         if 0 in shape(x):
             return _empty(node, op_type, x)
+        if node.int("noop_with_empty_axes", 0) and _reduced_axes(node, len(shape(x))) is None:
+            return _elementwise(node, op_type, x)
         attributes = dict(node.attributes)
+        if op_type == "ReduceMean" and np.dtype(dtype(x)).kind in "iu":
+            return _integer_mean(node, x)
         if dtype(x) == "bool":
             y = node.by_importer(op_type, [relax.op.astype(x, "int8"), *node.inputs[1:]], attributes)
             return relax.op.astype(y, "bool")
@@ -39,6 +43,25 @@ def _reduction(op_type: str) -> type:
 
     convert.__doc__ = f"{op_type}, over an empty set too."
     return converter(convert)
+
+
+def _integer_mean(node: Node, x: Any) -> Any:
+    """ReduceMean of integers, rounded towards zero."""
+    reduced = _reduced_axes(node, len(shape(x)))
+    assert reduced is not None
+    count = math.prod(shape(x)[a] for a in reduced)
+    wide = relax.op.astype(x, "float64")
+    total = node.emit(relax.op.sum(wide, sorted(reduced), keepdims=bool(node.int("keepdims", 1))))
+    return relax.op.astype(relax.op.trunc(relax.op.divide(total, relax.const(count, "float64"))), dtype(x))
+
+
+def _elementwise(node: Node, op_type: str, x: Any) -> Any:
+    """A reduction over no axis at all: what it does to each element still happens."""
+    if op_type in ("ReduceL1", "ReduceL2"):
+        return node.emit(relax.op.abs(x))
+    if op_type == "ReduceSumSquare":
+        return node.emit(relax.op.multiply(x, x))
+    return node.emit(relax.op.log(x)) if op_type == "ReduceLogSum" else x
 
 
 def _reduced_axes(node: Node, rank: int) -> set[int] | None:
@@ -56,7 +79,9 @@ def log_sum_exp(node: Node) -> Any:
     axes = _reduced_axes(node, len(shape(x)))
     if 0 in shape(x):
         return _empty(node, "ReduceLogSumExp", x)
-    if axes is None or "float" not in dtype(x):
+    if axes is None:
+        return x
+    if "float" not in dtype(x):
         return node.by_importer("ReduceLogSumExp", list(node.inputs), node.attributes)
     highest = node.emit(relax.op.max(x, sorted(axes), keepdims=True))
     shift = node.emit(relax.op.where(relax.op.isinf(highest), relax.op.zeros_like(highest), highest))

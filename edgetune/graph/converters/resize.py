@@ -95,12 +95,9 @@ def _axes(node: Node, x: Any) -> list[Axis]:
     if scales is not None and scales.size:
         factors = [float(s) for s in scales]
         _refuse_ambiguous(node, [sizes[a] * f for a, f in zip(chosen, factors, strict=True)])
-        targets = [
-            math.floor(sizes[a] * (e - b) * f)
-            if node.text(*_COORDINATES) == "tf_crop_and_resize"
-            else math.floor(sizes[a] * f)
-            for a, f, (b, e) in zip(chosen, factors, regions, strict=True)
-        ]
+        # The standard's text has the region's part of the size here with tf_crop_and_resize; its own reference
+        # implementation and ONNX Runtime leave that out.
+        targets = [math.floor(sizes[a] * f) for a, f in zip(chosen, factors, strict=True)]
     elif wanted is not None and wanted.size:
         targets = [int(s) for s in wanted]
         factors = [t / sizes[a] for a, t in zip(chosen, targets, strict=True)]

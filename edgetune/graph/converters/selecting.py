@@ -30,6 +30,62 @@ def optional_has_element(node: Node) -> Any:
     return const(np.array(node.input(0) is not None))
 
 
+def flatten(node: Node) -> Any:
+    """Flatten to two axes, of no elements as well, where the importer cannot tell their sizes."""
+    sizes, axis = shape(node.needed(0)), node.int("axis", 1)
+    if not -len(sizes) <= axis <= len(sizes):
+        raise UnsupportedModelError(f"axis {axis} of Flatten is out of range for {len(sizes)} dimensions")
+    cut = axis % len(sizes) if axis < 0 else axis
+    return relax.op.reshape(node.needed(0), (math.prod(sizes[:cut]), math.prod(sizes[cut:])))
+
+
+def slice_(node: Node) -> Any:
+    """Slice, with starts and ends clamped as the standard says, which for steps backwards is not NumPy's way."""
+    x = node.needed(0)
+    if node.opset < 10:
+        return node.by_importer("Slice", list(node.inputs), node.attributes)
+    starts, ends = (node.known(i, "where Slice begins and ends") for i in (1, 2))
+    assert starts is not None
+    assert ends is not None
+    given, steps = node.known(3, "the axes of Slice"), node.known(4, "the steps of Slice")
+    sizes = list(shape(x))
+    axes = [
+        positive_axis(int(a), len(sizes))
+        for a in (range(starts.size) if given is None else given.reshape(-1))
+    ]
+    strides = [1] * starts.size if steps is None else [int(s) for s in steps.reshape(-1)]
+    begins, stops, result = [], [], list(sizes)
+    for axis, start, end, step in zip(axes, starts.reshape(-1), ends.reshape(-1), strides, strict=True):
+        if step == 0:
+            raise UnsupportedModelError("a step of Slice is 0")
+        size = sizes[axis]
+        low, high = (0, size) if step > 0 else (-1, size - 1)
+        # Python's integers: exporters write the largest of 64 bits for "to the end".
+        begin = min(max(int(start) + size * (int(start) < 0), max(low, 0)), high)
+        stop = min(max(int(end) + size * (int(end) < 0), low), high)
+        result[axis] = max(0, -(-(stop - begin) // step))
+        begins.append(begin)
+        stops.append(stop if stop >= 0 else -size - 1)
+    if 0 in result:
+        return const(np.zeros(result, dtype(x)))
+    return relax.op.strided_slice(x, axes, begins, stops, strides)
+
+
+def top_k(node: Node) -> Any:
+    """TopK; of no elements, which the importer takes for all, both outputs are empty."""
+    x = node.needed(0)
+    sizes = list(shape(x))
+    known = node.known(1, "the number of elements that TopK gives") if node.opset >= 10 else None
+    count = node.int("k", 1) if known is None else int(known.reshape(()) if known.size == 1 else -1)
+    axis = positive_axis(node.int("axis", -1), len(sizes))
+    if not 0 <= count <= sizes[axis]:
+        raise UnsupportedModelError(f"TopK of {count} elements along an axis of {sizes[axis]}")
+    if count and 0 not in sizes:
+        return node.by_importer("TopK", list(node.inputs), node.attributes, 2)
+    sizes[axis] = count
+    return [const(np.zeros(sizes, dtype(x))), const(np.zeros(sizes, np.int64))]
+
+
 def one_hot(node: Node) -> Any:
     """OneHot of a known depth; indices outside -depth to depth - 1 give a row of the off value."""
     indices, values = node.needed(0), node.needed(2)
@@ -170,6 +226,9 @@ CONVERTERS: dict[str, type] = {
     "Shape": converter(shape_of),
     "Size": converter(size_of),
     "OptionalHasElement": converter(optional_has_element),
+    "Flatten": converter(flatten),
+    "Slice": converter(slice_),
+    "TopK": converter(top_k),
     "OneHot": converter(one_hot),
     "Pad": converter(pad),
     "Split": converter(split),
