@@ -71,6 +71,8 @@ def tune(
     atol: float | None = None,
     archive: bool = False,
     lean: bool = False,
+    standalone: bool = False,
+    weights: str = "file",
     measure_latency: bool = True,
     watcher: Watcher | None = None,
 ) -> TuneResult:
@@ -93,6 +95,8 @@ def tune(
         rtol, atol: tolerances of the verification; by default those of each output's dtype.
         archive: write one ``.tar`` in place of a directory.
         lean: leave the ONNX model and the reference outputs out of the bundle.
+        standalone: make a library with a C API that needs nothing of TVM.
+        weights: of a standalone library: ``file`` beside it, or ``embed`` them.
         measure_latency: time the model beside ONNX Runtime, before and after.
         watcher: told how it goes.
 
@@ -107,7 +111,9 @@ def tune(
     from edgetune import workflow
     from edgetune.tuning.options import Budget, TuningOptions
 
-    request = _request(model, shapes, freeze, target, threads, out, logs, rtol, atol, archive, lean)
+    request = _request(
+        *(model, shapes, freeze, target, threads, out, logs, rtol, atol, archive, lean, standalone, weights)
+    )
     return workflow.tune(
         request, Budget(trials, time_s), device, TuningOptions(seed=seed), watcher, measure_latency
     )
@@ -126,6 +132,8 @@ def compile(
     atol: float | None = None,
     archive: bool = False,
     lean: bool = False,
+    standalone: bool = False,
+    weights: str = "file",
     watcher: Watcher | None = None,
 ) -> CompileResult:
     """Compile a model from the tuning logs alone: no device, no trials.
@@ -135,7 +143,9 @@ def compile(
     check_pins()
     from edgetune import workflow
 
-    request = _request(model, shapes, freeze, target, threads, out, logs, rtol, atol, archive, lean)
+    request = _request(
+        *(model, shapes, freeze, target, threads, out, logs, rtol, atol, archive, lean, standalone, weights)
+    )
     return workflow.compile_from_logs(request, watcher)
 
 
@@ -203,9 +213,18 @@ def _request(
     atol: float | None,
     archive: bool,
     lean: bool,
+    standalone: bool,
+    weights: str,
 ) -> Request:
     from edgetune.workflow import Request
 
+    if weights not in ("file", "embed"):
+        raise UsageError(f"weights={weights!r} is neither 'file' nor 'embed'; give one of the two")
+    if weights == "embed" and not standalone:
+        raise UsageError(
+            "only a standalone library can have its weights inside; ask for one with --standalone, "
+            "or leave the weights in their file"
+        )
     return Request(
         model=model,
         shapes=shapes,
@@ -218,4 +237,6 @@ def _request(
         atol=atol,
         archive=archive,
         lean=lean,
+        standalone=standalone,
+        embed_weights=weights == "embed",
     )

@@ -189,6 +189,9 @@ class CompiledModel:
         weights: in the order of ``main``'s parameters, laid out as the kernels want them.
         inputs, outputs: in the order of ``main``'s parameters and results.
         symbols: kernel function in the library -> name of its task, where the two differ.
+        standalone: the library is no VM executable but a program of its own, with the C API of
+            ``standalone/c/edgetune.h``; ``weights`` are then empty where they are inside it.
+        files: what else goes into the bundle (headers, a static library), by name.
     """
 
     library: bytes = field(repr=False)
@@ -196,6 +199,8 @@ class CompiledModel:
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     symbols: Mapping[str, str] = field(default_factory=dict, repr=False)
+    standalone: bool = False
+    files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from edgetune.bundle.reader import Bundle, check_loadable, open_bundle
 from edgetune.errors import BundleError, ToolchainError, UsageError
 from edgetune.machine import usable_cpus
 from edgetune.records import TensorSpec
+from edgetune.standalone.model import StandaloneModel
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +38,7 @@ _SETTLED_RUNS = 2
 _ENGINE_ERRORS = (RuntimeError, ValueError, TypeError, AttributeError, IndexError, KeyError)
 
 
-def load(bundle: str | Path, *, threads: int | None = None, check_files: bool = True) -> LoadedModel:
+def load(bundle: str | Path, *, threads: int | None = None, check_files: bool = True) -> AnyModel:
     """Load a bundle for running on this machine.
 
     Args:
@@ -54,6 +55,8 @@ def load(bundle: str | Path, *, threads: int | None = None, check_files: bool = 
         raise UsageError(f"threads={threads} is not a number of threads; give 1 or more")
     opened = open_bundle(bundle, check_files=check_files)
     check_loadable(opened)
+    if opened.manifest.engine == "standalone":
+        return StandaloneModel(opened, _possible_threads(opened.manifest.threads, threads))
     return LoadedModel(opened, threads)
 
 
@@ -176,6 +179,10 @@ class LoadedModel:
         return BundleError(
             f"the library of {self._path} {what} ({_first_line(error)}); build the bundle again"
         )
+
+
+AnyModel: TypeAlias = LoadedModel | StandaloneModel
+"""What :func:`load` gives: a model for TVM's virtual machine, or one that needs nothing but itself."""
 
 
 def _first_line(error: Exception) -> str:

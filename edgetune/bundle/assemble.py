@@ -115,6 +115,8 @@ def _write_files(
     (directory / m.LIBRARY).write_bytes(compiled.library)
     (directory / m.LIBRARY).chmod(0o755)
     weights = _write_weights(directory / m.WEIGHTS, compiled.weights)
+    for name, data in compiled.files.items():
+        (directory / name).write_bytes(data)
     if not lean:
         (directory / m.MODEL).write_bytes(prepared.onnx)
         if prepared.reference_inputs and prepared.reference_outputs:
@@ -154,6 +156,8 @@ def _describe(
     from edgetune.toolchain import versions
 
     return m.Manifest(
+        schema_version=m.SCHEMA_VERSION if compiled.standalone else m.VM_SCHEMA_VERSION,
+        engine="standalone" if compiled.standalone else "vm",
         model=m.ModelEntry(
             name=prepared.name, sha256=prepared.sha256, params=prepared.params, flops=prepared.flops
         ),
@@ -167,7 +171,10 @@ def _describe(
         kernels=tuple(_kernel_entry(choice, compiled) for choice in choices),
         weights=weights,
         frozen={name: _frozen_entry(value) for name, value in prepared.frozen.items()},
-        files={entry.name: _file_entry(entry) for entry in sorted(directory.iterdir())},
+        files={
+            entry.name: _file_entry(entry, optional=entry.name in (*_OPTIONAL, *compiled.files))
+            for entry in sorted(directory.iterdir())
+        },
     )
 
 
@@ -215,10 +222,10 @@ def _frozen_entry(value: np.ndarray) -> dict[str, Any]:
     return {"dtype": array.dtype.name, "shape": list(array.shape), "values": array.reshape(-1).tolist()}
 
 
-def _file_entry(path: Path) -> m.FileEntry:
+def _file_entry(path: Path, optional: bool) -> m.FileEntry:
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return m.FileEntry(size=path.stat().st_size, sha256=digest, optional=path.name in _OPTIONAL)
+    return m.FileEntry(size=path.stat().st_size, sha256=digest, optional=optional)
 
 
 def _verification_entry(result: CompareResult) -> m.Verification:

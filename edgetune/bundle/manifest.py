@@ -18,7 +18,9 @@ from edgetune.errors import BundleError, UnsupportedModelError
 from edgetune.records import TensorSpec
 
 FORMAT: Final = "edgetune-bundle"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+VM_SCHEMA_VERSION = 1
+"""Bundles for the VM are as they were before there were standalone ones: older versions read them."""
 MANIFEST = "manifest.json"
 LIBRARY = "model.so"
 WEIGHTS = "weights.bin"
@@ -165,6 +167,7 @@ class Verification(_Part):
 class Manifest(_Part):
     """All of ``manifest.json``.
 
+    ``engine`` says what runs the library: TVM's virtual machine, or nothing but the library itself.
     ``verification`` is None for a library that could not run where it was built (another machine's,
     and no device at hand). ``frozen`` holds the inputs of the original model that were fixed to a
     value: its dtype, shape and values. ``records_sha256`` is the digest of the (workload, trace)
@@ -172,7 +175,8 @@ class Manifest(_Part):
     """
 
     format: Literal["edgetune-bundle"] = "edgetune-bundle"
-    schema_version: int = SCHEMA_VERSION
+    schema_version: int = VM_SCHEMA_VERSION
+    engine: Literal["vm", "standalone"] = "vm"
     model: ModelEntry
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]

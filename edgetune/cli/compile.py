@@ -30,6 +30,8 @@ def compile(
     atol: options.AtolOption = None,
     archive: options.ArchiveOption = False,
     lean: options.LeanOption = False,
+    standalone: options.StandaloneOption = False,
+    weights: options.WeightsOption = "file",
     json: options.JsonOption = False,
     verbose: options.VerboseOption = 0,
     quiet: options.QuietOption = False,
@@ -60,6 +62,8 @@ def compile(
                 atol=atol,
                 archive=archive,
                 lean=lean,
+                standalone=standalone,
+                weights=weights,
                 watcher=progress,
             )
         out_.result(result.to_json(), lambda console: _print(console, result))

@@ -67,6 +67,8 @@ def tune(
     atol: options.AtolOption = None,
     archive: options.ArchiveOption = False,
     lean: options.LeanOption = False,
+    standalone: options.StandaloneOption = False,
+    weights: options.WeightsOption = "file",
     json: options.JsonOption = False,
     verbose: options.VerboseOption = 0,
     quiet: options.QuietOption = False,
@@ -103,6 +105,8 @@ def tune(
                 atol=atol,
                 archive=archive,
                 lean=lean,
+                standalone=standalone,
+                weights=weights,
                 watcher=progress,
             )
         rows = len(result.tasks) if verbose else ROWS
