@@ -156,7 +156,7 @@ def _describe(
     from edgetune.toolchain import versions
 
     return m.Manifest(
-        schema_version=m.SCHEMA_VERSION if compiled.standalone else m.VM_SCHEMA_VERSION,
+        schema_version=m.SCHEMA_VERSION if compiled.standalone else 1,
         engine="standalone" if compiled.standalone else "vm",
         model=m.ModelEntry(
             name=prepared.name, sha256=prepared.sha256, params=prepared.params, flops=prepared.flops

@@ -19,8 +19,7 @@ from edgetune.records import TensorSpec
 
 FORMAT: Final = "edgetune-bundle"
 SCHEMA_VERSION = 2
-VM_SCHEMA_VERSION = 1
-"""Bundles for the VM are as they were before there were standalone ones: older versions read them."""
+"""The newest that is read. A bundle for the virtual machine is written as version 1, which knows no ``engine``."""
 MANIFEST = "manifest.json"
 LIBRARY = "model.so"
 WEIGHTS = "weights.bin"
@@ -175,7 +174,7 @@ class Manifest(_Part):
     """
 
     format: Literal["edgetune-bundle"] = "edgetune-bundle"
-    schema_version: int = VM_SCHEMA_VERSION
+    schema_version: int = 1
     engine: Literal["vm", "standalone"] = "vm"
     model: ModelEntry
     inputs: tuple[Tensor, ...]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,6 +26,12 @@ from edgetune.targets import Target
 
 _PACKED_PREFIX = "__tvm_ffi_"
 """What TVM puts before the names of packed functions (tvm::ffi::symbol::tvm_ffi_symbol_prefix)."""
+_TVM_SYMBOL = re.compile(rb"\b((?:__)?TVM(?:FFI|Backend)\w+)\0")
+_OURS = {
+    *(b"__TVMBackendParallelLaunch", b"__TVMBackendAllocWorkspace", b"__TVMBackendFreeWorkspace"),
+    b"TVMFFIErrorSetRaisedFromCStrParts",
+}
+"""What kernels may call: the functions of TVM's that ``standalone/c/pool.c`` supplies."""
 
 
 def compile_program(lowered: Lowered, choices: Sequence[Choice], target: Target, name: str) -> Program:
@@ -200,55 +207,75 @@ def _build(mod: tvm.IRModule, functions: Sequence[str], target: Target, prefix: 
     """The object with these kernels, and the most that they allocate on one thread, in bytes."""
     if not functions:
         return b"", 0
+    symbols = {function: _symbol(prefix, function) for function in functions}
     kernels = tvm.IRModule(
-        {
-            symbol: mod[function].with_attr("global_symbol", symbol)
-            for function in functions
-            for symbol in [_symbol(prefix, function)]
-        }
+        {symbol: mod[name].with_attr("global_symbol", symbol) for name, symbol in symbols.items()}
     )
-    sizes: list[int] = []
+    wants = _Wants()
     # The runtime calls kernels with the tensors that they were compiled for: nothing is left to assert.
     with tvm.transform.PassContext(
         opt_level=tvm.transform.PassContext.current().opt_level,
         config={"tirx.disable_assert": True},
-        instruments=[_workspace_sizes(sizes)],
+        instruments=[wants.instrument()],
     ):
         built = tvm.tirx.build(kernels, target=target.tvm())
     with tempfile.TemporaryDirectory(prefix="edgetune-") as folder:
         path = Path(folder, "kernels.o")
         built.write_to_file(str(path))
-        return path.read_bytes(), max(sizes, default=0)
+        data = path.read_bytes()
+    foreign = wants.functions | (set(_TVM_SYMBOL.findall(data)) - _OURS)
+    if foreign:
+        names = sorted(name.decode() for name in foreign)
+        raise _not_standalone(f"a kernel calls {names[0]} of TVM's runtime")
+    if wants.unknown:
+        raise _not_standalone("a kernel allocates memory whose size is not known beforehand")
+    return data, wants.workspace_bytes
 
 
-def _workspace_sizes(sizes: list[int]) -> Any:
-    """Notes for every function how much it allocates, once TVM has made its allocations calls."""
+class _Wants:
+    """What kernels want at run time, noted once TVM has made their allocations and calls explicit.
 
-    @tvm.ir.instrument.pass_instrument
-    class Watcher:
-        def run_after_pass(self, mod: tvm.IRModule, info: Any) -> None:
-            if not str(info.name).endswith("LowerTVMBuiltin"):
+    Attributes:
+        workspace_bytes: the most that one of them allocates. unknown: an allocation has no fixed size.
+        functions: names of packed functions that they call.
+    """
+
+    def __init__(self) -> None:
+        self.workspace_bytes = 0
+        self.unknown = False
+        self.functions: set[bytes] = set()
+
+    def instrument(self) -> Any:
+        """For TVM's pass context."""
+        look = self._look
+
+        @tvm.ir.instrument.pass_instrument
+        class Watcher:
+            def run_after_pass(self, mod: tvm.IRModule, info: Any) -> None:
+                if str(info.name).endswith("LowerTVMBuiltin"):
+                    for function in mod.functions.values():
+                        look(function)
+
+        return Watcher()
+
+    def _look(self, function: tvm.tirx.PrimFunc) -> None:
+        total = 0
+
+        def visit(call: tvm.ir.Call) -> None:
+            nonlocal total
+            name = str(getattr(call.op, "name", ""))
+            if "call_packed" in name or "call_cpacked" in name:
+                self.functions.add(str(getattr(call.args[0], "value", name)).encode())
+            if not name.endswith("TVMBackendAllocWorkspace"):
                 return
-            for function in mod.functions.values():
-                sizes.append(_workspace_bytes(function))
+            size = call.args[2]
+            if isinstance(size, tvm.tirx.IntImm):
+                total += -(-int(size.value) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+            else:
+                self.unknown = True
 
-    return Watcher()
-
-
-def _workspace_bytes(function: tvm.tirx.PrimFunc) -> int:
-    total = 0
-
-    def visit(call: tvm.ir.Call) -> None:
-        nonlocal total
-        if not str(getattr(call.op, "name", "")).endswith("TVMBackendAllocWorkspace"):
-            return
-        size = call.args[2]
-        if not isinstance(size, tvm.tirx.IntImm):
-            raise _not_standalone("a kernel allocates memory whose size is not known beforehand")
-        total += -(-int(size.value) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
-
-    tvm_ffi.structural_walk(function.body, (tvm.ir.Call, visit))
-    return total
+        tvm_ffi.structural_walk(function.body, (tvm.ir.Call, visit))
+        self.workspace_bytes = max(self.workspace_bytes, total)
 
 
 def _symbol(prefix: str, function: str) -> str:

@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 
 from edgetune.bundle import manifest as m
-from edgetune.bundle.inputs import check_inputs
+from edgetune.bundle.inputs import check_inputs, plainly_right
 from edgetune.bundle.reader import Bundle
 from edgetune.errors import BundleError, UsageError
 from edgetune.records import TensorSpec
@@ -94,9 +94,9 @@ class Library:
     """
 
     def __init__(self, path: Path) -> None:
-        loaded = ctypes.CDLL(str(path), mode=ctypes.RTLD_LOCAL)
+        self.loaded = ctypes.CDLL(str(path), mode=ctypes.RTLD_LOCAL)
         for name, (result, arguments) in _FUNCTIONS.items():
-            function = getattr(loaded, f"edgetune_{name}")
+            function = getattr(self.loaded, f"edgetune_{name}")
             function.restype, function.argtypes = result, arguments
             setattr(self, name, function)
 
@@ -159,7 +159,8 @@ class StandaloneModel:
             UsageError: an input is missing, unknown, or has another dtype or shape.
             BundleError: a kernel failed.
         """
-        arrays = check_inputs(self.inputs, inputs, self.name)
+        right = plainly_right(self._buffers, inputs)
+        arrays = inputs if right else check_inputs(self.inputs, inputs, self.name)
         with self._lock:
             for name, buffer in self._buffers.items():
                 buffer[...] = arrays[name]
@@ -274,4 +275,4 @@ def _view(address: int, spec: TensorSpec) -> np.ndarray:
     """The tensor in the instance's memory as an array, which does not keep that memory."""
     size = m.Tensor.of(spec).size_bytes
     memory = (ctypes.c_uint8 * size).from_address(address)
-    return np.ndarray(spec.shape, spec.dtype, memory)
+    return np.ndarray(spec.shape, spec.dtype, memoryview(memory))
