@@ -126,8 +126,8 @@ def link_relocatable(objects: Sequence[bytes | Path], output: Path, mtriple: str
     arch = _known_architecture(mtriple)
     linker = find_linker(arch)
     with tempfile.TemporaryDirectory(prefix=".edgetune-link-", dir=output.parent) as folder:
-        command = [*_base_command(linker, arch), *linker.options("-r", "--strip-debug")]
-        command = [part for part in command if part != "-shared"]
+        base = [part for part in _base_command(linker, arch) if part != "-shared"]
+        command = [*base, "-r", *linker.options("--strip-debug")]
         _run([*command, *_as_files(objects, Path(folder)), "-o", str(output)], output)
 
 

@@ -16,7 +16,7 @@ from edgetune.standalone.build import ARCHIVE, build_libraries
 from edgetune.standalone.emit import Identity, PackedWeights, emit_program
 from edgetune.standalone.program import Program
 from edgetune.standalone.weights import checksum, pack
-from edgetune.targets import Target
+from edgetune.targets import Target, load_target
 from tests.standalone.conftest import (
     HERE,
     expected,
@@ -27,7 +27,7 @@ from tests.standalone.conftest import (
     system_compiler,
     target_for,
 )
-from tests.standalone.test_library import check_contents
+from tests.standalone.test_library import check_contents, needed
 
 DOCUMENT = HERE.parents[1] / "docs" / "standalone.md"
 
@@ -128,3 +128,43 @@ def test_on_emulated_machines(
     run([compiler, "-static", *files, "-pthread", "-lm"])
     run([emulator, tmp_path / "classify", "none", tmp_path / "input.bin", tmp_path / "output.bin"])
     np.testing.assert_array_equal(np.fromfile(tmp_path / "output.bin", np.float32), expected(x)["y"])
+
+
+def test_android(tmp_path: Path) -> None:
+    """Nothing here runs it: it is for bionic, and laid out for pages of 16 KB."""
+    target = load_target("snapdragon-8-gen-2")
+    libraries = build_libraries(program("aarch64", tmp_path), "hand made", target, embed=True)
+    (tmp_path / "edgetune.h").write_bytes(libraries.headers["edgetune.h"])
+    (tmp_path / "model.so").write_bytes(libraries.shared)
+    check_contents(tmp_path / "model.so", page_bytes=16384)
+    assert needed(tmp_path / "model.so") == {"libm.so", "libc.so"}
+
+
+WITHOUT_ZIG = """
+import sys
+from pathlib import Path
+class Hide:
+    def find_spec(self, name, path=None, target=None):
+        if name == "ziglang":
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Hide())
+from edgetune.cpu import architecture
+from edgetune.standalone.build import build_libraries
+from edgetune.standalone.compiler import find_compiler
+from edgetune.targets import detect_local
+from tests.standalone.conftest import program
+out = Path(sys.argv[1])
+made = build_libraries(program(architecture(), out), "hand made", detect_local(), embed=True)
+for name, data in {**made.headers, "libmodel.a": made.static, "model.so": made.shared}.items():
+    (out / name).write_bytes(data)
+print(Path(find_compiler(architecture())[0]).name)
+"""
+
+
+def test_a_systems_compiler_serves_where_zig_is_missing(tmp_path: Path) -> None:
+    compiler = system_compiler()
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": str(HERE.parents[1])}
+    used = run([sys.executable, "-c", WITHOUT_ZIG, tmp_path], env=environment, cwd=HERE.parents[1])
+    assert used.strip().endswith(("gcc", "cc", "clang"))
+    check_contents(tmp_path / "model.so")
+    assert run([stress(tmp_path, compiler, tmp_path / "stress"), "10"]) == "0\n"

@@ -264,6 +264,11 @@ def symbols(path: Path) -> dict[str, set[str]]:
     return {"needs": needs, "shows": shows}
 
 
+def needed(path: Path) -> set[str]:
+    """The libraries that a library is loaded with."""
+    return set(re.findall(r"\(NEEDED\).*\[(.*)\]", run([_tool("readelf"), "-dW", path])))
+
+
 def _tool(name: str) -> str:
     if shutil.which(name) is None:
         pytest.skip(f"needs {name} (package binutils)")
@@ -280,8 +285,14 @@ def check_contents(path: Path, page_bytes: int = 4096) -> None:
     assert [name for name in found["needs"] - C_LIBRARY if not re.fullmatch(of_others, name)] == []
     assert "TEXTREL" not in headers
     assert re.search(r"GNU_STACK .* RW ", headers)
-    needed = set(re.findall(r"\(NEEDED\).*\[(.*)\]", headers))
-    assert needed <= {"libm.so.6", "libpthread.so.0", "libc.so.6", "libgcc_s.so.1", "libm.so", "libc.so"}
+    assert needed(path) <= {
+        "libm.so.6",
+        "libpthread.so.0",
+        "libc.so.6",
+        "libgcc_s.so.1",
+        "libm.so",
+        "libc.so",
+    }
     assert "INIT_ARRAY" not in headers
     aligned = re.findall(r"LOAD .* (0x[0-9a-f]+)$", headers, re.MULTILINE)
     assert aligned
