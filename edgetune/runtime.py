@@ -56,7 +56,8 @@ def load(bundle: str | Path, *, threads: int | None = None, check_files: bool = 
     opened = open_bundle(bundle, check_files=check_files)
     check_loadable(opened)
     if opened.manifest.engine == "standalone":
-        return StandaloneModel(opened, _possible_threads(opened.manifest.threads, threads))
+        count = _possible_threads(opened.manifest.threads, threads)
+        return StandaloneModel(opened, count, _fastest(sorted(usable_cpus()), count))
     return LoadedModel(opened, threads)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -108,6 +108,8 @@ class Library:
 class StandaloneModel:
     """A standalone model ready to run; get one from :func:`edgetune.load`.
 
+    Its additional threads run on ``cores``, on any where none are given.
+
     Several models, and several of the same bundle, live side by side in one process. A model may be used
     from several Python threads: calls of :meth:`run` wait for each other. For runs at the same time, load
     it several times: the weights are shared, each has its own memory and threads.
@@ -119,15 +121,15 @@ class StandaloneModel:
         manifest: all that the bundle says about itself.
     """
 
-    def __init__(self, bundle: Bundle, threads: int) -> None:
+    def __init__(self, bundle: Bundle, threads: int, cores: Sequence[int] = ()) -> None:
         self.manifest = bundle.manifest
         self.name = bundle.manifest.model.name
         self.threads = threads
         self._path = bundle.path
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._library = _load(bundle)
         self._weights = _map_weights(bundle)
-        self._model, self._instance = self._open()
+        self._model, self._instance = self._open(cores)
         self.inputs = tuple(self._spec(self._library.input_info, i) for i in range(len(self.manifest.inputs)))
         self.outputs = tuple(
             self._spec(self._library.output_info, i) for i in range(len(self.manifest.outputs))
@@ -181,18 +183,19 @@ class StandaloneModel:
         """
         times: list[tuple[int, int]] = []
         hook = _HOOK(lambda _user, index, _start, duration: times.append((index, duration)))
-        self._library.set_profile_hook(self._instance, hook, None)
-        try:
-            self.run(inputs)
-        finally:
-            self._library.set_profile_hook(self._instance, _HOOK(), None)
+        with self._lock:
+            self._library.set_profile_hook(self._instance, hook, None)
+            try:
+                self.run(inputs)
+            finally:
+                self._library.set_profile_hook(self._instance, _HOOK(), None)
         found = []
         for index, duration_ns in times:
             info = self._library.kernel(self._model, index).contents
             found.append((info.name.decode(), duration_ns, int(info.bytes)))
         return found
 
-    def _open(self) -> tuple[ctypes.c_void_p, ctypes.c_void_p]:
+    def _open(self, cores: Sequence[int]) -> tuple[ctypes.c_void_p, ctypes.c_void_p]:
         model, instance, error = ctypes.c_void_p(), ctypes.c_void_p(), _Error()
         weights = self._weights
         pointer = ctypes.c_void_p(weights.ctypes.data if weights.size else None)
@@ -202,7 +205,8 @@ class StandaloneModel:
         )
         if opened != 0:
             raise BundleError(f"{self._path} cannot be loaded: {error.message.decode(errors='replace')}")
-        options = _Options(threads=self.threads)
+        numbers = (ctypes.c_int32 * len(cores))(*cores)
+        options = _Options(threads=self.threads, cores=numbers, num_cores=len(cores))
         created = self._library.create(
             model, ctypes.byref(options), ctypes.byref(instance), ctypes.byref(error)
         )

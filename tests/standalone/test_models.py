@@ -72,6 +72,16 @@ def test_every_kind_of_output(weights: str, tmp_path: Path) -> None:
     assert (result.bundle / "weights.bin").stat().st_size == (0 if weights == "embed" else 48)
 
 
+def test_a_model_without_weights(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Softmax", ["x"], ["y"])]
+    ports = [[helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 3])] for name in "xy"]
+    graph = helper.make_graph(nodes, "bare", *ports)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+    result = edgetune.compile(model, out=tmp_path / "bare", standalone=True, weights="embed")
+    assert result.verified is not None
+    assert result.verified.passed
+
+
 def test_a_model_on_an_emulated_machine(
     emulated: tuple[str, str, str], conv_file: Path, local_target: Target, tmp_path: Path
 ) -> None:

@@ -24,7 +24,7 @@ enum { SYS_FUTEX = 240 };
 
 enum { FUTEX_WAIT_PRIVATE = 128, FUTEX_WAKE_PRIVATE = 129, CLOCK_MONOTONIC_ = 1 };
 enum { POLLS = 64 }; /* between two looks at the clock */
-enum { MAX_THREADS = 256, MAX_CORES = 1024 };
+enum { MAX_THREADS = 256, MAX_CORES = 4096 };
 
 /* TVM's interface of parallel kernels, see tvm/runtime/c_backend_api.h. */
 typedef struct {
@@ -240,7 +240,7 @@ et_pool *et_pool_create(int threads, int spin_us, size_t workspace_bytes, const 
   }
   for (int i = 0; i < num_cores; i++)
     if (cores[i] < 0 || cores[i] >= MAX_CORES) {
-      ET_FAIL(error, EDGETUNE_ERROR_ARGUMENT, "a core is not between 0 and 1023; correct options.cores");
+      ET_FAIL(error, EDGETUNE_ERROR_ARGUMENT, "a core is not between 0 and 4095; correct options.cores");
       return NULL;
     }
   pthread_once(&key_once, make_key);
