@@ -131,26 +131,6 @@ def link_relocatable(objects: Sequence[bytes | Path], output: Path, mtriple: str
         _run([*command, *_as_files(objects, Path(folder)), "-o", str(output)], output)
 
 
-def archiver(arch: str) -> tuple[str, ...]:
-    """The command of ``ar``, which packs static libraries, for one of ``cpu.ARCHITECTURES``.
-
-    Raises:
-        ToolchainError: there is none.
-    """
-    found = zig()
-    if found is not None:
-        return (str(found), "ar")
-    names = [f"{GNU_PREFIX[arch]}ar", "llvm-ar", "ar"]
-    for name in names:
-        path = shutil.which(name)
-        if path is not None:
-            return (path,)
-    raise ToolchainError(
-        f"no ar was found: the package ziglang is missing, and PATH has none of {', '.join(names)}; "
-        "run 'pip install ziglang'"
-    )
-
-
 def link_shared_fcompile(target: Target) -> Callable[..., None]:
     """Return a function to pass as ``fcompile`` to TVM's ``export_library``.
 

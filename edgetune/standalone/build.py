@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from edgetune.errors import ToolchainError
 from edgetune.records import CompiledModel
-from edgetune.standalone.compiler import SOURCES, compile_object, run, runtime_objects
+from edgetune.standalone.compiler import SOURCES, archiver, compile_object, run, runtime_objects
 from edgetune.standalone.emit import Identity, PackedWeights, emit_header, emit_program, program_symbol
 from edgetune.standalone.program import Program
 from edgetune.standalone.weights import checksum, pack
-from edgetune.toolchain import archiver, link_relocatable, link_shared
+from edgetune.toolchain import link_relocatable, link_shared
 
 if TYPE_CHECKING:
     from edgetune.targets import Target

@@ -59,6 +59,26 @@ def find_compiler(arch: str) -> tuple[str, ...]:
     )
 
 
+def archiver(arch: str) -> tuple[str, ...]:
+    """The command of ``ar``, which packs static libraries, for one of ``cpu.ARCHITECTURES``.
+
+    Raises:
+        ToolchainError: there is none.
+    """
+    found = zig()
+    if found is not None:
+        return (str(found), "ar")
+    names = [f"{GNU_PREFIX[arch]}ar", "llvm-ar", "ar"]
+    for name in names:
+        path = shutil.which(name)
+        if path is not None:
+            return (path,)
+    raise ToolchainError(
+        f"no ar was found: the package ziglang is missing, and PATH has none of {', '.join(names)}; "
+        "run 'pip install ziglang'"
+    )
+
+
 def compile_object(
     source: Path, output: Path, arch: str, *, defines: Mapping[str, str] | None = None
 ) -> None:
