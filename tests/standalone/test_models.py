@@ -15,7 +15,7 @@ from edgetune.model import registry
 from edgetune.standalone.build import ARCHIVE
 from edgetune.standalone.model import StandaloneModel
 from edgetune.targets import Target
-from tests.standalone.conftest import run, target_for
+from tests.standalone.conftest import run, system_compiler, target_for
 from tests.standalone.test_apps import example
 from tests.standalone.test_library import check_contents
 
@@ -72,14 +72,51 @@ def test_every_kind_of_output(weights: str, tmp_path: Path) -> None:
     assert (result.bundle / "weights.bin").stat().st_size == (0 if weights == "embed" else 48)
 
 
-def test_a_model_without_weights(tmp_path: Path) -> None:
+def bare_model() -> onnx.ModelProto:
+    """A model without weights."""
     nodes = [helper.make_node("Softmax", ["x"], ["y"])]
     ports = [[helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 3])] for name in "xy"]
     graph = helper.make_graph(nodes, "bare", *ports)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
-    result = edgetune.compile(model, out=tmp_path / "bare", standalone=True, weights="embed")
-    assert result.verified is not None
-    assert result.verified.passed
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+
+
+TWO_MODELS = """
+#include <stdio.h>
+#include "odd/model.h"
+#include "bare/model.h"
+
+static float first_output(const edgetune_program *program) {
+  edgetune_error error;
+  edgetune_model *model;
+  edgetune_instance *instance;
+  if (edgetune_open_program(program, NULL, 0, &model, &error) != EDGETUNE_OK) return puts(error.message), -1;
+  if (edgetune_create(model, NULL, &instance, &error) != EDGETUNE_OK) return puts(error.message), -1;
+  if (edgetune_run(instance) != EDGETUNE_OK) return puts(edgetune_last_error(instance)), -1;
+  float value = *(const float *)edgetune_output(instance, 0);
+  edgetune_free(instance);
+  edgetune_close(model);
+  return value;
+}
+
+int main(void) {
+  printf("%.6f %.6f\\n", first_output(&edgetune_program_odd), first_output(&edgetune_program_bare));
+  return 0;
+}
+"""
+
+
+def test_two_models_in_one_static_app(tmp_path: Path) -> None:
+    for model in (odd_model(), bare_model()):
+        result = edgetune.compile(model, out=tmp_path / model.graph.name, standalone=True, weights="embed")
+        assert result.verified is not None
+        assert result.verified.passed
+    (tmp_path / "app.c").write_text(TWO_MODELS)
+    archives = [tmp_path / name / ARCHIVE for name in ("odd", "bare")]
+    app = tmp_path / "app"
+    run([system_compiler(), tmp_path / "app.c", f"-I{tmp_path}", *archives, "-o", app, "-pthread", "-lm"])
+    # Inputs are zero: the softmax of three zeros is a third.
+    constant = onnx.numpy_helper.to_array(odd_model().graph.initializer[0])
+    assert run([app]) == f"{constant[0, 0]:.6f} {1 / 3:.6f}\n"
 
 
 def test_a_model_on_an_emulated_machine(
