@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     FilePath: TypeAlias = "str | os.PathLike[str]"
     Model: TypeAlias = "FilePath | bytes | ModelProto"
-    Shapes: TypeAlias = "Mapping[str, Sequence[int]] | None"
+    Shapes: TypeAlias = "Mapping[str, Sequence[int | str | Sequence[int]]] | None"
     Freeze: TypeAlias = "Mapping[str, Any] | None"
 
 __all__ = ["benchmark", "check", "compare", "compile", "tune"]
@@ -39,7 +39,9 @@ def check(
 
     Args:
         model: path, bytes or ``onnx.ModelProto``.
-        shapes: input name -> sizes, for inputs with open dimensions: ``{"x": (1, 3, 224, 224)}``.
+        shapes: input name -> sizes, for inputs with open dimensions: ``{"x": (1, 3, 224, 224)}``. One that
+            varies from call to call is a range, ``{"x": ("1..8", 3, 224, 224)}``, or the sizes to build
+            kernels for, ``{"x": ((1, 4, 8), 3, 224, 224)}``.
         freeze: input name -> value, for inputs that are really settings: ``{"sr": 16000}``.
         target: the target that the tasks are counted for.
 
@@ -182,6 +184,8 @@ def benchmark(
     against: str | None = "onnxruntime",
     threads: int | None = None,
     device: str | None = None,
+    *,
+    shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> BenchmarkResult:
     """Time a bundle beside another runtime, in alternation, each in a process of its own.
 
@@ -190,6 +194,7 @@ def benchmark(
         against: ``onnxruntime``, the path of a ``.py`` file with a side of one's own, or None.
         threads: of both sides; the bundle's by default.
         device: where to run; this machine by default.
+        shapes: input name -> sizes, for a bundle of several; its largest by default.
 
     Raises:
         BundleError: the bundle is damaged or for another machine.
@@ -198,7 +203,7 @@ def benchmark(
     """
     from edgetune.benchmarking.rounds import benchmark as stage
 
-    return stage(Path(bundle), against, threads, device)
+    return stage(Path(bundle), against, threads, device, shapes=shapes)
 
 
 def _request(

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from edgetune.model.interface import Value
     from edgetune.model.loading import SourceModel
-    from edgetune.records import PreparedModel, TensorSpec
+    from edgetune.records import PreparedModel
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def _value_json(value: Value) -> dict[str, Any]:
 
 def check(
     model: str | os.PathLike[str] | bytes | ModelProto,
-    shapes: Mapping[str, Sequence[int]] | None = None,
+    shapes: Mapping[str, Sequence[int | str | Sequence[int]]] | None = None,
     freeze: Mapping[str, Any] | None = None,
     target: str = "local",
 ) -> CheckResult:
@@ -111,7 +111,7 @@ def check(
 
     Args:
         model: path, bytes or ``ModelProto``.
-        shapes: input name -> sizes.
+        shapes: input name -> sizes; one that varies as ``"1..8"``.
         freeze: input name -> value of an input that is a setting.
         target: the target that the tasks are counted for.
 
@@ -125,12 +125,14 @@ def check(
     from edgetune.model.passes.bind_shapes import bound_inputs, open_dims_message
     from edgetune.model.passes.freeze_inputs import frozen_arrays
     from edgetune.model.prepare import prepare
+    from edgetune.model.variants import plan
 
     loaded = load_model(model)
     declared = interface.inputs(loaded.proto)
     frozen = frozen_arrays(declared, freeze or {})
     remaining = [value for value in declared if value.name not in frozen]
-    bound = bound_inputs(remaining, shapes or {})
+    planned = plan(remaining, shapes or {})
+    bound = bound_inputs(remaining, planned.shapes(planned.combinations[0]))
     if still_open := [value for value in bound if not value.fixed]:
         return CheckResult(
             loaded.name,
@@ -191,11 +193,13 @@ def _refused(
 
 def _check_prepared(loaded: SourceModel, prepared: PreparedModel, target: str) -> CheckResult:
     from edgetune.graph.lower import lower
+    from edgetune.model.variants import served
     from edgetune.targets import load_target
 
     chosen = load_target(target)
-    inputs, outputs = _fixed(prepared.inputs), _fixed(prepared.outputs)
-    unsupported = unsupported_nodes(prepared)
+    inputs, outputs = served(prepared)
+    at_each_size = (unsupported_nodes(model) for model in prepared.all_sizes)
+    unsupported = next((nodes for nodes in at_each_size if nodes), ())
     tasks = None
     if not unsupported:
         try:
@@ -215,12 +219,6 @@ def _check_prepared(loaded: SourceModel, prepared: PreparedModel, target: str) -
         params=prepared.params,
         notes=prepared.notes,
     )
-
-
-def _fixed(specs: Sequence[TensorSpec]) -> tuple[Value, ...]:
-    from edgetune.model.interface import Value
-
-    return tuple(Value(spec.name, spec.dtype, spec.shape) for spec in specs)
 
 
 def unsupported_nodes(prepared: PreparedModel) -> tuple[UnsupportedNode, ...]:

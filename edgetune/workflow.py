@@ -77,7 +77,7 @@ class Request:
     """
 
     model: Model
-    shapes: Mapping[str, Sequence[int]] | None = None
+    shapes: Mapping[str, Sequence[int | str | Sequence[int]]] | None = None
     freeze: Mapping[str, Any] | None = None
     target: str = "local"
     threads: int | None = None

@@ -36,6 +36,7 @@ LAYERS = [
     {"config", "results", "cpu", "machine", "metaschedule"},
     {"resources"},
     {"records"},
+    {"sizes"},
     {"errors"},
 ]
 """From the top down: a part may import from the rows below its own, and from itself."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -100,6 +100,7 @@ def profile(
     device: str | None = None,
     *,
     inputs: str | Path | Mapping[str, Any] | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
     runs: int = RUNS,
 ) -> ProfileResult:
     """Time each kernel of a bundle on this machine and set it against the machine's roofline.
@@ -109,6 +110,7 @@ def profile(
         threads: threads to run on, the bundle's own number by default.
         device: where to run; only ``local`` so far.
         inputs: a ``.npz`` file or arrays by name; the recorded ones by default.
+        shapes: of the recorded inputs, for a bundle of several sizes; its largest by default.
         runs: observed runs.
 
     Raises:
@@ -122,7 +124,7 @@ def profile(
         raise DeviceError(
             f"a bundle cannot be profiled on {device!r}; leave --device away to profile it here"
         )
-    arrays = choose_inputs(open_bundle(bundle, check_files=False), inputs)
+    arrays = choose_inputs(open_bundle(bundle, check_files=False), inputs, shapes=shapes)
     model = load(bundle, threads=threads)
     machine = measure(model.threads)
     latency_ms = _latency_ms(model, arrays)

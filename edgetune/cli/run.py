@@ -40,6 +40,7 @@ def run(
             show_default=False,
         ),
     ] = None,
+    shape: options.RunShapeOption = None,
     seed: Annotated[int, typer.Option("--seed", min=0, metavar="N", help="Seed of random inputs.")] = 0,
     threads: options.RunThreadsOption = None,
     json: options.JsonOption = False,
@@ -49,7 +50,7 @@ def run(
     """Run a bundle once and describe its outputs.
 
     Inputs come from an .npz file as numpy.savez writes it, one array for each input, of exactly its
-    name, dtype and shape; without one they are random.
+    name and dtype and of a shape that the bundle serves; without one they are random.
     """
     with Output(json=json, verbose=verbose, quiet=quiet) as out:
         from edgetune.bundle.inputs import choose_inputs
@@ -57,7 +58,9 @@ def run(
         from edgetune.runtime import load
 
         # The files are checked once, by load.
-        inputs = choose_inputs(open_bundle(bundle, check_files=False), input_, None if input_ else seed)
+        opened = open_bundle(bundle, check_files=False)
+        shapes = options.parse_fixed_shapes(shape)
+        inputs = choose_inputs(opened, input_, None if input_ else seed, shapes)
         outputs = load(bundle, threads=threads).run(inputs)
         if output is not None:
             _write(output, outputs)

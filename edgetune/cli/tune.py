@@ -79,7 +79,9 @@ def tune(
     into the logs as soon as it is measured, so the same command goes on where it was stopped. Ctrl-C
     ends the search and still writes the best found so far (exit code 130). Without --trials and --time,
     tuning goes on until no kernel improves any more. Exit code 3, and no bundle, when outputs differ
-    from ONNX Runtime's; 5 when the budget ends before --goal is reached.
+    from ONNX Runtime's; 5 when the budget ends before --goal is reached. With a dimension that varies
+    (--shape x:1..8x3x224x224) the budget is shared by the kernels of all its sizes, and the latency is
+    that of the largest.
     """
     with Output(json=json, verbose=verbose, quiet=quiet) as out_:
         from edgetune.api import tune as stage

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,11 +13,12 @@ from tvm import relax
 from edgetune.graph.blocked import Rewriter
 from edgetune.graph.importer import import_onnx
 from edgetune.graph.legalize import legalizations
+from edgetune.graph.merge import Merger, as_kernel
 from edgetune.graph.refusal import refusing
 from edgetune.graph.rules import rules
 from edgetune.graph.workload import kernel_flops, workload_hash
 from edgetune.kernels.registry import kind_of
-from edgetune.records import PreparedModel, Task, TensorSpec
+from edgetune.records import PreparedModel, Program, Task, TensorSpec
 from edgetune.targets import Target
 
 
@@ -28,6 +30,8 @@ class Lowered:
         mod: ``main`` (Relax) calls the kernels (unscheduled PrimFuncs); weights are constants of ``main``.
         tasks: the distinct kernels, heaviest first.
         kernels: name of each kernel function -> workload of its task.
+        programs: where sizes vary, the Relax function for each combination of them, ``main`` first; empty
+            for a model of fixed shape.
     """
 
     mod: Any = field(repr=False)
@@ -35,20 +39,37 @@ class Lowered:
     kernels: dict[str, str]
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
+    programs: tuple[Program, ...] = ()
 
 
 def lower(prepared: PreparedModel, target: Target) -> Lowered:
-    """Lower a prepared model for a target.
+    """Lower a prepared model for a target, at all its sizes.
 
     Raises:
         UnsupportedModelError: TVM cannot import a node, or refuses what it imported.
     """
+    mod = _lower_fixed(prepared, target)
+    programs: tuple[Program, ...] = ()
+    if prepared.variants:
+        merger = Merger(mod)
+        names = ["main"] + [merger.add(_lower_fixed(other, target)) for other in prepared.variants.smaller]
+        mod = merger.mod
+        programs = tuple(
+            Program(name, model.inputs, model.outputs)
+            for name, model in zip(names, prepared.all_sizes, strict=True)
+        )
+    tasks, kernels = extract_tasks(mod)
+    return Lowered(mod, tasks, kernels, prepared.inputs, prepared.outputs, programs)
+
+
+def _lower_fixed(prepared: PreparedModel, target: Target) -> tvm.IRModule:
+    """A module of fused kernels for one combination of sizes."""
     mod = import_onnx(prepared.onnx)
     with refusing("lowered"), target.tvm():
         mod = relax.transform.DecomposeOpsForInference()(mod)
         if target.kind == "llvm":
             mod = Rewriter(mod, target, rules()).run()
-        mod = tvm.transform.Sequential(
+        return tvm.transform.Sequential(
             [
                 # TopK, ArgSort, CumSum: calls into the runtime's library, and kernels without blocks.
                 relax.backend.DispatchSortScan(),
@@ -63,13 +84,11 @@ def lower(prepared: PreparedModel, target: Target) -> Lowered:
                 relax.transform.DeadCodeElimination(),
             ]
         )(mod)
-    tasks, kernels = extract_tasks(mod)
-    return Lowered(mod, tasks, kernels, prepared.inputs, prepared.outputs)
 
 
 def extract_tasks(mod: tvm.IRModule) -> tuple[tuple[Task, ...], dict[str, str]]:
     """The distinct kernels of a module with their weights, and which function belongs to which."""
-    calls = _count_calls(mod["main"])
+    calls = _count_calls(mod.functions.values())
     names: dict[str, str] = {}
     functions: dict[str, tvm.tirx.PrimFunc] = {}
     kernels: dict[str, str] = {}
@@ -99,15 +118,7 @@ def extract_tasks(mod: tvm.IRModule) -> tuple[tuple[Task, ...], dict[str, str]]:
     return tuple(tasks), kernels
 
 
-def as_kernel(func: tvm.tirx.PrimFunc) -> tvm.IRModule:
-    """A PrimFunc alone in a module as ``main``, without what only its surroundings need."""
-    for attribute in ("op_pattern", "private", "global_symbol"):
-        if func.attrs and attribute in func.attrs:
-            func = func.without_attr(attribute)
-    return tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
-
-
-def _count_calls(main: relax.Function) -> Counter[str]:
+def _count_calls(functions: Iterable[Any]) -> Counter[str]:
     calls: Counter[str] = Counter()
 
     def visit(node: Any) -> None:
@@ -116,5 +127,7 @@ def _count_calls(main: relax.Function) -> Counter[str]:
                 if isinstance(argument, tvm.ir.GlobalVar):
                     calls[argument.name_hint] += 1
 
-    relax.analysis.post_order_visit(main, visit)
+    for function in functions:
+        if isinstance(function, relax.Function):
+            relax.analysis.post_order_visit(function, visit)
     return calls

@@ -48,8 +48,10 @@ def compile_program(lowered: Lowered, choices: Sequence[Choice], target: Target,
     """
     if target.kind != "llvm":
         raise _not_standalone(f"{target.name} is a {target.kind} device")
+    if lowered.programs:
+        raise _not_standalone("its sizes vary from call to call")
     mod = schedule_kernels(lowered, {choice.task.workload: choice.trace for choice in choices}, target)
-    mod, weights = lift_weights(mod)
+    mod, weights = lift_weights(mod, "main")
     reader = _read(mod, len(lowered.inputs))
     try:
         kernels, workspace_bytes = _build(mod, reader.functions(), target, name)

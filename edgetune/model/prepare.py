@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from onnx import ModelProto
@@ -11,6 +12,7 @@ from onnx import ModelProto
 from edgetune.errors import ModelError
 from edgetune.model import flops, graphs, interface, pipeline
 from edgetune.model.loading import SourceModel, load_model
+from edgetune.model.padding import Padding
 from edgetune.model.passes import PASSES
 from edgetune.model.passes.bind_shapes import bind_shapes
 from edgetune.model.passes.freeze_inputs import freeze_inputs, frozen_arrays
@@ -18,7 +20,8 @@ from edgetune.model.passes.normalize import normalize
 from edgetune.model.reference import Ranges, difference, random_inputs, reference_run
 from edgetune.model.session import Arrays, Session
 from edgetune.model.shapes import annotate
-from edgetune.records import PreparedModel, TensorSpec
+from edgetune.model.variants import Shapes, leave_open, plan
+from edgetune.records import PreparedModel, TensorSpec, Variants
 
 REFERENCE_SEED = 0
 _OLDEST_OPSET = 7
@@ -28,14 +31,18 @@ CHECK_SEED = 1
 
 def prepare(
     model: str | os.PathLike[str] | bytes | ModelProto | SourceModel,
-    shapes: Mapping[str, Sequence[int]] | None = None,
+    shapes: Shapes | None = None,
     freeze: Mapping[str, Any] | None = None,
 ) -> PreparedModel:
     """Bind shapes, freeze inputs, simplify; check the result and keep the original's outputs.
 
+    Where sizes vary, that is done for each combination of them, and it is found out whether sizes in
+    between can be served by padding.
+
     Args:
         model: path, bytes or ``ModelProto``.
-        shapes: input name -> sizes, for every input with an open dimension.
+        shapes: input name -> sizes, for every input with an open dimension; see ``sizes.parse_sizes`` for
+            those that vary.
         freeze: input name -> value, for inputs that are settings; they are inputs no longer.
 
     Raises:
@@ -48,13 +55,32 @@ def prepare(
     declared = interface.inputs(loaded.proto)
     interface.outputs(loaded.proto)
     frozen = frozen_arrays(declared, freeze or {})
-    bound = bind_shapes(normalize(freeze_inputs(loaded.proto, freeze or {}).model).model, shapes or {}).model
+    planned = plan([value for value in declared if value.name not in frozen], shapes or {})
+    first, *smaller = (
+        _prepare_fixed(loaded, planned.shapes(sizes), freeze) for sizes in planned.combinations
+    )
+    if not planned.dimensions:
+        return first
+    normalized = normalize(freeze_inputs(loaded.proto, freeze or {}).model).model
+    found = Padding(planned, normalized, _reference_session(loaded.proto), frozen).find()
+    opened = leave_open(normalized, planned, planned.combinations[0], planned.dimensions)
+    variants = Variants(found.dimensions, tuple(smaller), opened.SerializeToString(), found.run)
+    return replace(first, variants=variants, notes=(*first.notes, *found.notes))
+
+
+def _prepare_fixed(
+    loaded: SourceModel, shapes: Mapping[str, Sequence[int]], freeze: Mapping[str, Any] | None
+) -> PreparedModel:
+    """The model at one combination of sizes."""
+    frozen = frozen_arrays(interface.inputs(loaded.proto), freeze or {})
+    bound = bind_shapes(normalize(freeze_inputs(loaded.proto, freeze or {}).model).model, shapes).model
     specs = tuple(value.spec() for value in interface.inputs(bound))
 
     session = _reference_session(loaded.proto)
     reference_inputs, reference_outputs, ranges = reference_run(session, specs, frozen, REFERENCE_SEED)
     result = pipeline.run_passes(bound, PASSES, _values_check(session, specs, frozen, ranges))
-    return _finish(loaded, result, specs, reference_inputs, reference_outputs)
+    prepared = _finish(loaded, result, specs, reference_inputs, reference_outputs)
+    return replace(prepared, frozen=frozen)
 
 
 def _reference_session(model: ModelProto) -> Session:

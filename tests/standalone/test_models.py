@@ -159,6 +159,14 @@ def test_what_needs_the_virtual_machine_is_refused_with_the_reason(tmp_path: Pat
     assert not (tmp_path / "bundle").exists()
 
 
+def test_sizes_that_vary_are_refused(tmp_path: Path) -> None:
+    ports = [[helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 3])] for name in "xy"]
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "varying", *ports)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+    with pytest.raises(UnsupportedModelError, match="its sizes vary from call to call"):
+        edgetune.compile(model, shapes={"x": ("1/2", 3)}, out=tmp_path / "bundle", standalone=True)
+
+
 def test_embedded_weights_want_a_standalone_library(conv_file: Path) -> None:
     with pytest.raises(UsageError, match="only a standalone library"):
         edgetune.compile(conv_file, weights="embed")
