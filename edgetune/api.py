@@ -85,6 +85,8 @@ def tune(
     lean: bool = False,
     cut: Sequence[str] = (),
     save_rest: FilePath | None = None,
+    standalone: bool = False,
+    weights: str = "file",
     measure_latency: bool = True,
     watcher: Watcher | None = None,
 ) -> TuneResult:
@@ -109,6 +111,8 @@ def tune(
         lean: leave the ONNX model and the reference outputs out of the bundle.
         cut: tensors to compute in place of the model's outputs: what comes after them is left out.
         save_rest: where to write what was left out as an ONNX model, to run on the bundle's outputs.
+        standalone: make a library with a C API that needs nothing of TVM.
+        weights: of a standalone library: ``file`` beside it, or ``embed`` them.
         measure_latency: time the model beside ONNX Runtime, before and after.
         watcher: told how it goes.
 
@@ -124,7 +128,8 @@ def tune(
     from edgetune.tuning.options import Budget, TuningOptions
 
     request = _request(
-        model, shapes, freeze, target, threads, out, logs, rtol, atol, archive, lean, cut, save_rest
+        *(model, shapes, freeze, target, threads, out, logs, rtol, atol, archive, lean),
+        *(cut, save_rest, standalone, weights),
     )
     return workflow.tune(
         request, Budget(trials, time_s), device, TuningOptions(seed=seed), watcher, measure_latency
@@ -146,6 +151,8 @@ def compile(
     lean: bool = False,
     cut: Sequence[str] = (),
     save_rest: FilePath | None = None,
+    standalone: bool = False,
+    weights: str = "file",
     watcher: Watcher | None = None,
 ) -> CompileResult:
     """Compile a model from the tuning logs alone: no device, no trials.
@@ -156,7 +163,8 @@ def compile(
     from edgetune import workflow
 
     request = _request(
-        model, shapes, freeze, target, threads, out, logs, rtol, atol, archive, lean, cut, save_rest
+        *(model, shapes, freeze, target, threads, out, logs, rtol, atol, archive, lean),
+        *(cut, save_rest, standalone, weights),
     )
     return workflow.compile_from_logs(request, watcher)
 
@@ -243,9 +251,18 @@ def _request(
     lean: bool,
     cut: Sequence[str],
     save_rest: FilePath | None,
+    standalone: bool,
+    weights: str,
 ) -> Request:
     from edgetune.workflow import Request
 
+    if weights not in ("file", "embed"):
+        raise UsageError(f"weights={weights!r} is neither 'file' nor 'embed'; give one of the two")
+    if weights == "embed" and not standalone:
+        raise UsageError(
+            "only a standalone library can have its weights inside; ask for one with --standalone, "
+            "or leave the weights in their file"
+        )
     return Request(
         model=model,
         shapes=shapes,
@@ -260,4 +277,6 @@ def _request(
         lean=lean,
         cut=cut,
         save_rest=None if save_rest is None else Path(save_rest),
+        standalone=standalone,
+        embed_weights=weights == "embed",
     )

@@ -273,6 +273,9 @@ class CompiledModel:
         weights: in the order of ``main``'s parameters, laid out as the kernels want them.
         inputs, outputs: in the order of ``main``'s parameters and results.
         symbols: kernel function in the library -> name of its task, where the two differ.
+        standalone: the library is no VM executable but a program of its own, with the C API of
+            ``standalone/c/edgetune.h``; ``weights`` are then empty where they are inside it.
+        files: what else goes into the bundle (headers, a static library), by name.
         programs: where sizes vary, the function for each combination, ``main`` for the largest first;
             ``weights`` are then those of all programs. Empty for a model of fixed shape.
     """
@@ -283,6 +286,8 @@ class CompiledModel:
     outputs: tuple[TensorSpec, ...]
     symbols: Mapping[str, str] = field(default_factory=dict, repr=False)
     programs: tuple[Program, ...] = ()
+    standalone: bool = False
+    files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from edgetune.bundle.serving import Serving
 from edgetune.errors import BundleError, ToolchainError, UsageError
 from edgetune.machine import usable_cpus
 from edgetune.records import TensorSpec
+from edgetune.standalone.model import StandaloneModel
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +38,7 @@ _SETTLED_RUNS = 2
 _ENGINE_ERRORS = (RuntimeError, ValueError, TypeError, AttributeError, IndexError, KeyError)
 
 
-def load(bundle: str | Path, *, threads: int | None = None, check_files: bool = True) -> LoadedModel:
+def load(bundle: str | Path, *, threads: int | None = None, check_files: bool = True) -> AnyModel:
     """Load a bundle for running on this machine.
 
     Args:
@@ -54,6 +55,9 @@ def load(bundle: str | Path, *, threads: int | None = None, check_files: bool = 
         raise UsageError(f"threads={threads} is not a number of threads; give 1 or more")
     opened = open_bundle(bundle, check_files=check_files)
     check_loadable(opened)
+    if opened.manifest.engine == "standalone":
+        count = _possible_threads(opened.manifest.threads, threads)
+        return StandaloneModel(opened, count, _fastest(sorted(usable_cpus()), count))
     return LoadedModel(opened, threads)
 
 
@@ -203,6 +207,10 @@ class _Program:
                 self._borrowed.add(index)
         self._runs += 1
         self._earlier = arrays if self._runs < _SETTLED_RUNS else ()
+
+
+AnyModel: TypeAlias = LoadedModel | StandaloneModel
+"""What :func:`load` gives: a model for TVM's virtual machine, or one that needs nothing but itself."""
 
 
 def _first_line(error: Exception) -> str:

@@ -6,6 +6,7 @@
     tune       tuning/        candidates for the tasks, measured on a device, recorded in the logs
     choose     choices.py     the best record of each task, or the default schedule
     compile    graph/         one library with the chosen kernels, and the packed weights
+               standalone/    the same without TVM, where that is asked for
     write      bundle/        library, weights and manifest, staged beside the final place
     verify     verify.py      the staged bundle against ONNX Runtime, before it appears
     benchmark  benchmarking/  the bundle beside ONNX Runtime
@@ -36,14 +37,16 @@ from edgetune.devices.transport import Device
 from edgetune.errors import DeviceError, EdgetuneError
 from edgetune.graph.compile import applies, compile_model
 from edgetune.graph.lower import Lowered, lower
+from edgetune.graph.sequence import compile_program
 from edgetune.kernels.registry import design_spaces
 from edgetune.logs import LayeredLogs, open_logs
 from edgetune.model import cutting
 from edgetune.model.loading import SourceModel, load_model
 from edgetune.model.prepare import prepare
 from edgetune.model.variants import served
-from edgetune.records import Choice, PreparedModel, Source
+from edgetune.records import Choice, CompiledModel, PreparedModel, Source
 from edgetune.results import CompileResult, KernelResult, Latency, TaskResult, TuneResult
+from edgetune.standalone.build import build_standalone
 from edgetune.targets import Target, load_target
 from edgetune.tuning.loop import tune_tasks
 from edgetune.tuning.options import Budget, TuningOptions
@@ -75,6 +78,7 @@ class Request:
         archive: write one ``.tar``. lean: leave out what only ``compare`` and ``benchmark`` need.
         cut: tensors to compute in place of the model's outputs. save_rest: where to write what comes after
             them as an ONNX model.
+        standalone: a library that needs nothing of TVM. embed_weights: with the weights inside it.
     """
 
     model: Model
@@ -90,6 +94,8 @@ class Request:
     lean: bool = False
     cut: Sequence[str] = ()
     save_rest: Path | None = None
+    standalone: bool = False
+    embed_weights: bool = False
 
 
 @dataclass(frozen=True)
@@ -266,8 +272,7 @@ def _baseline(job: Job, watcher: Watcher, timed: bool) -> BenchmarkResult | None
     choices = [Choice(task, Source.DEFAULT) for task in job.lowered.tasks]
     with tempfile.TemporaryDirectory(prefix="edgetune-untuned-") as folder:
         bundle = Path(folder, "untuned")
-        compiled = compile_model(job.lowered, choices, job.target)
-        write_bundle(bundle, compiled, job.prepared, job.target, choices, check=job.check)
+        write_bundle(bundle, _library(job, choices), job.prepared, job.target, choices, check=job.check)
         result = _benchmark(job, bundle, watcher, BASELINE_ROUNDS) if timed else None
     watcher.baseline(_latency(result, None))
     return result
@@ -288,7 +293,7 @@ def _compile(job: Job, choices: Sequence[Choice], watcher: Watcher) -> WrittenBu
     watcher.say("compiling the model" if job.check is None else "compiling and verifying the model")
     written = write_bundle(
         job.out,
-        compile_model(job.lowered, choices, job.target),
+        _library(job, choices),
         job.prepared,
         job.target,
         choices,
@@ -299,6 +304,15 @@ def _compile(job: Job, choices: Sequence[Choice], watcher: Watcher) -> WrittenBu
     if job.rest is not None:
         cutting.save(job.rest.model, job.rest.path)
     return written
+
+
+def _library(job: Job, choices: Sequence[Choice]) -> CompiledModel:
+    """The model compiled with these schedules, for TVM's virtual machine or as a standalone library."""
+    if not job.request.standalone:
+        return compile_model(job.lowered, choices, job.target)
+    name = job.prepared.name
+    program = compile_program(job.lowered, choices, job.target, name)
+    return build_standalone(program, name, job.target, embed=job.request.embed_weights)
 
 
 def runs_here(target: Target) -> bool:

@@ -28,6 +28,7 @@ LAYERS = [
     {"model", "graph", "kernels", "tuning", "choices", "verify", "benchmarking"},
     {"sides"},
     {"runtime"},
+    {"standalone"},
     {"bundle"},
     {"logs", "devices"},
     {"toolchain"},

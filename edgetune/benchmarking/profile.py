@@ -1,6 +1,7 @@
 """Time of each kernel of a bundle, and how far it is from what the machine allows.
 
-The Relax virtual machine calls an observer before and after each instruction. Kernels are timed where
+The Relax virtual machine calls an observer before and after each instruction; a standalone library times
+its kernels itself, and nothing is subtracted. Kernels are timed where
 they stand, with the caches as the kernels before left them. Observing costs a few microseconds an
 instruction, most of them outside the timed interval; the rest, the shortest interval of any
 instruction, is subtracted.
@@ -23,7 +24,7 @@ from edgetune.bundle.inputs import choose_inputs
 from edgetune.bundle.manifest import KernelEntry, Manifest
 from edgetune.bundle.reader import open_bundle
 from edgetune.errors import DeviceError, UsageError
-from edgetune.runtime import LoadedModel, load
+from edgetune.runtime import AnyModel, LoadedModel, load
 
 RUNS = 20
 _WARM_UP_RUNS = 3
@@ -139,7 +140,7 @@ def profile(
     )
 
 
-def _latency_ms(model: LoadedModel, inputs: Mapping[str, np.ndarray]) -> float:
+def _latency_ms(model: AnyModel, inputs: Mapping[str, np.ndarray]) -> float:
     times: list[float] = []
     end = time.perf_counter() + _LEAST_S
     while len(times) < 2 * _WARM_UP_RUNS or time.perf_counter() < end:
@@ -149,7 +150,9 @@ def _latency_ms(model: LoadedModel, inputs: Mapping[str, np.ndarray]) -> float:
     return statistics.median(times[_WARM_UP_RUNS:]) * 1e3
 
 
-def _observed_run(model: LoadedModel, inputs: Mapping[str, np.ndarray]) -> list[_Call]:
+def _observed_run(model: AnyModel, inputs: Mapping[str, np.ndarray]) -> list[_Call]:
+    if not isinstance(model, LoadedModel):
+        return [_Call(*kernel) for kernel in model.observe(inputs)]
     calls: list[_Call] = []
     model.instrument(_observer(calls))
     try:
@@ -188,7 +191,8 @@ def summarize(runs: list[list[_Call]], manifest: Manifest, machine: Roofline) ->
         manifest: knows the kernels' operations and sources.
         machine: its limits.
     """
-    floor_ns = min(call.time_ns for calls in runs for call in calls)
+    in_vm = manifest.engine == "vm"
+    floor_ns = min((call.time_ns for calls in runs for call in calls if in_vm), default=0)
     entries = {symbol: entry for entry in manifest.kernels for symbol in entry.symbols}
     positions: dict[str, list[int]] = defaultdict(list)
     for position, call in enumerate(runs[0]):

@@ -123,6 +123,8 @@ def _write_files(directory: Path, compiled: CompiledModel, prepared: PreparedMod
     (directory / m.LIBRARY).write_bytes(compiled.library)
     (directory / m.LIBRARY).chmod(0o755)
     weights = _write_weights(directory / m.WEIGHTS, compiled.weights)
+    for name, data in compiled.files.items():
+        (directory / name).write_bytes(data)
     (directory / m.MODEL).write_bytes(prepared.variants.onnx if prepared.variants else prepared.onnx)
     if prepared.reference_inputs and prepared.reference_outputs:
         (directory / m.REFERENCE).write_bytes(_reference_bytes(prepared))
@@ -167,7 +169,8 @@ def _describe(
     from edgetune.toolchain import versions
 
     return m.Manifest(
-        schema_version=m.SCHEMA_VERSION if compiled.programs else 1,
+        schema_version=m.SCHEMA_VERSION if compiled.programs or compiled.standalone else 1,
+        engine="standalone" if compiled.standalone else "vm",
         model=m.ModelEntry(
             name=prepared.name, sha256=prepared.sha256, params=prepared.params, flops=prepared.flops
         ),
@@ -183,7 +186,10 @@ def _describe(
         dimensions=tuple(m.DimensionEntry.of(dimension) for dimension in prepared.dimensions),
         programs=tuple(_program_entry(program) for program in compiled.programs),
         frozen={name: _frozen_entry(value) for name, value in prepared.frozen.items()},
-        files={entry.name: _file_entry(entry) for entry in sorted(directory.iterdir())},
+        files={
+            entry.name: _file_entry(entry, optional=entry.name in (*_OPTIONAL, *compiled.files))
+            for entry in sorted(directory.iterdir())
+        },
     )
 
 
@@ -240,10 +246,10 @@ def _frozen_entry(value: np.ndarray) -> dict[str, Any]:
     return {"dtype": array.dtype.name, "shape": list(array.shape), "values": array.reshape(-1).tolist()}
 
 
-def _file_entry(path: Path) -> m.FileEntry:
+def _file_entry(path: Path, optional: bool) -> m.FileEntry:
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return m.FileEntry(size=path.stat().st_size, sha256=digest, optional=path.name in _OPTIONAL)
+    return m.FileEntry(size=path.stat().st_size, sha256=digest, optional=optional)
 
 
 def _verification_entry(result: CompareResult) -> m.Verification:

@@ -128,3 +128,17 @@ def check_inputs(specs: Sequence[TensorSpec], inputs: Mapping[str, Any], model: 
             )
         arrays[spec.name] = array
     return arrays
+
+
+def plainly_right(buffers: Mapping[str, np.ndarray], inputs: Any) -> bool:
+    """Whether ``inputs`` need no closer look: a dict of arrays exactly like ``buffers``.
+
+    A quick look: :func:`check_inputs` takes as long as a small model.
+    """
+    if type(inputs) is not dict or len(inputs) != len(buffers):
+        return False
+    for name, buffer in buffers.items():
+        array = inputs.get(name)
+        if type(array) is not np.ndarray or array.dtype != buffer.dtype or array.shape != buffer.shape:
+            return False
+    return True

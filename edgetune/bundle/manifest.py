@@ -30,7 +30,7 @@ from edgetune.sizes import Dimension, Sizes
 
 FORMAT: Final = "edgetune-bundle"
 SCHEMA_VERSION = 2
-"""The newest that is read. A bundle of fixed shape is written as version 1, which knows no ``programs``."""
+"""The newest that is read. Version 1, which knows neither ``programs`` nor ``engine``, is written where it will do."""
 MANIFEST = "manifest.json"
 LIBRARY = "model.so"
 WEIGHTS = "weights.bin"
@@ -213,6 +213,7 @@ class Verification(_Part):
 class Manifest(_Part):
     """All of ``manifest.json``.
 
+    ``engine`` says what runs the library: TVM's virtual machine, or nothing but the library itself.
     ``verification`` is None for a library that could not run where it was built (another machine's,
     and no device at hand). ``frozen`` holds the inputs of the original model that were fixed to a
     value: its dtype, shape and values. ``records_sha256`` is the digest of the (workload, trace)
@@ -224,6 +225,7 @@ class Manifest(_Part):
 
     format: Literal["edgetune-bundle"] = "edgetune-bundle"
     schema_version: int = 1
+    engine: Literal["vm", "standalone"] = "vm"
     model: ModelEntry
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]

@@ -102,10 +102,12 @@ def check_loadable(bundle: Bundle) -> None:
     """Check that this machine and its packages can run the bundle's library.
 
     Raises:
-        BundleError: another architecture, missing CPU features, or other versions of TVM or tvm-ffi.
+        BundleError: another architecture, missing CPU features, or, for the VM, other versions of TVM or
+            tvm-ffi.
     """
     _check_machine(bundle)
-    _check_versions(bundle)
+    if bundle.manifest.engine == "vm":
+        _check_versions(bundle)
 
 
 def _check_files(bundle: Bundle, digests: bool) -> None:

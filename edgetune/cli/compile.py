@@ -32,6 +32,8 @@ def compile(
     atol: options.AtolOption = None,
     archive: options.ArchiveOption = False,
     lean: options.LeanOption = False,
+    standalone: options.StandaloneOption = False,
+    weights: options.WeightsOption = "file",
     json: options.JsonOption = False,
     verbose: options.VerboseOption = 0,
     quiet: options.QuietOption = False,
@@ -64,6 +66,8 @@ def compile(
                 lean=lean,
                 cut=cut or (),
                 save_rest=save_rest,
+                standalone=standalone,
+                weights=weights,
                 watcher=progress,
             )
         out_.result(result.to_json(), lambda console: _print(console, result))

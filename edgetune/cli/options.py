@@ -126,6 +126,18 @@ LeanOption = Annotated[
         "--lean", help="Leave out the ONNX model and reference outputs, which only compare and benchmark use."
     ),
 ]
+StandaloneOption = Annotated[
+    bool,
+    typer.Option("--standalone", help="Make a library with a C API that needs nothing of TVM to run."),
+]
+WeightsOption = Annotated[
+    str,
+    typer.Option(
+        "--weights",
+        metavar="file|embed",
+        help="Of a standalone library: in a file beside it, or inside it.",
+    ),
+]
 RtolOption = Annotated[
     float | None,
     typer.Option(

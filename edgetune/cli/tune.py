@@ -69,6 +69,8 @@ def tune(
     atol: options.AtolOption = None,
     archive: options.ArchiveOption = False,
     lean: options.LeanOption = False,
+    standalone: options.StandaloneOption = False,
+    weights: options.WeightsOption = "file",
     json: options.JsonOption = False,
     verbose: options.VerboseOption = 0,
     quiet: options.QuietOption = False,
@@ -109,6 +111,8 @@ def tune(
                 lean=lean,
                 cut=cut or (),
                 save_rest=save_rest,
+                standalone=standalone,
+                weights=weights,
                 watcher=progress,
             )
         rows = len(result.tasks) if verbose else ROWS

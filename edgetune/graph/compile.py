@@ -39,11 +39,11 @@ def compile_model(lowered: Lowered, choices: Sequence[Choice], target: Target) -
         ToolchainError: the library cannot be linked.
         UnsupportedModelError: TVM cannot generate code for a kernel.
     """
-    mod = _schedule_kernels(lowered, {choice.task.workload: choice.trace for choice in choices}, target)
+    mod = schedule_kernels(lowered, {choice.task.workload: choice.trace for choice in choices}, target)
     try:
         executable, lifted = _generate(mod, target)
     except REFUSALS:
-        mod = _with_buildable_kernels(lowered, mod, target)
+        mod = with_buildable_kernels(lowered, mod, target)
         with refusing(f"compiled for {target.name}"):
             executable, lifted = _generate(mod, target)
     with tempfile.TemporaryDirectory(prefix="edgetune-") as folder:
@@ -107,7 +107,7 @@ def scheduled_kernel(kernel: tvm.IRModule, trace: str | None, target: Target) ->
     return schedule.mod["main"]
 
 
-def _schedule_kernels(lowered: Lowered, traces: Mapping[str, str | None], target: Target) -> tvm.IRModule:
+def schedule_kernels(lowered: Lowered, traces: Mapping[str, str | None], target: Target) -> tvm.IRModule:
     """The module with every kernel under the schedule chosen for its workload."""
     functions = {}
     for var, func in lowered.mod.functions.items():
@@ -130,7 +130,7 @@ def _generate(mod: tvm.IRModule, target: Target) -> tuple[Any, dict[str, tuple[n
     return executable, weights
 
 
-def _with_buildable_kernels(lowered: Lowered, mod: tvm.IRModule, target: Target) -> tvm.IRModule:
+def with_buildable_kernels(lowered: Lowered, mod: tvm.IRModule, target: Target) -> tvm.IRModule:
     """``mod`` with its loops left as they are in each kernel whose schedule TVM generates no code for."""
     functions = dict(mod.functions)
     for var, func in mod.functions.items():

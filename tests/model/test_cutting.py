@@ -15,6 +15,7 @@ from edgetune.model import cutting
 from edgetune.model.loading import SourceModel, load_model
 from edgetune.model.prepare import parse, prepare
 from edgetune.model.session import Session
+from edgetune.model.variants import served
 
 BRANCHES = """
     <ir_version: 8, opset_import: ["" : 17, "own" : 1]>
@@ -60,7 +61,7 @@ def test_the_parts_make_the_whole(loaded: SourceModel, cut: list[str]) -> None:
     assert [spec.name for spec in prepared.outputs] == cut
     given = Session(parse(prepared)).run({spec.name: INPUTS[spec.name] for spec in prepared.inputs})
     assert run(first.model.proto, INPUTS).keys() == given.keys()
-    rest = cutting.rest_part(loaded, {"flag": True}, prepared.outputs)
+    rest = cutting.rest_part(loaded, {"flag": True}, served(prepared)[1])
     got = given | run(rest, INPUTS | given)
     for name, value in Session(loaded.proto).run(INPUTS).items():
         np.testing.assert_array_equal(got[name], value)
@@ -75,7 +76,9 @@ def test_a_part_has_only_what_it_needs(loaded: SourceModel) -> None:
     # The size of the symbol was given with an input that is gone; the setting is the rest's.
     assert first.shapes == {"x": (2, 4)}
     assert first.freeze == {}
-    rest = cutting.rest_part(loaded, {"flag": True}, prepare(loaded, {"x": (2, 4)}, cut=["mid", "a"]).outputs)
+    rest = cutting.rest_part(
+        loaded, {"flag": True}, served(prepare(loaded, {"x": (2, 4)}, cut=["mid", "a"]))[1]
+    )
     assert [value.name for value in rest.graph.input] == ["mid", "a", "late", "scale"]
     assert [value.name for value in rest.graph.output] == ["y", "z"]
     note = cutting.describe_rest(rest, first.model.proto, Path("rest.onnx"))
@@ -85,7 +88,7 @@ def test_a_part_has_only_what_it_needs(loaded: SourceModel) -> None:
 
 def test_a_rest_that_repeats_work_says_so(loaded: SourceModel) -> None:
     first = cutting.first_part(loaded, {}, {}, ["s"])
-    rest = cutting.rest_part(loaded, {}, prepare(loaded, {"x": (2, 4)}, cut=["s"]).outputs)
+    rest = cutting.rest_part(loaded, {}, served(prepare(loaded, {"x": (2, 4)}, cut=["s"]))[1])
     assert "3 of its nodes repeat" in cutting.describe_rest(rest, first.model.proto, Path("rest.onnx"))
 
 
@@ -115,7 +118,7 @@ def test_the_name_of_a_node_is_taken_for_what_it_is() -> None:
 def test_nothing_left_and_bad_paths(loaded: SourceModel, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="nothing is left"):
         cutting.rest_part(
-            loaded, {}, prepare(loaded, {"x": (2, 4)}, {"flag": True}, ["y", "z", "mid"]).outputs
+            loaded, {}, served(prepare(loaded, {"x": (2, 4)}, {"flag": True}, ["y", "z", "mid"]))[1]
         )
     with pytest.raises(UsageError, match="--save-rest needs --cut"):
         cutting.check_options((), tmp_path / "rest.onnx")
@@ -146,3 +149,12 @@ def test_the_frontier_leaves_out_what_the_rest_can_compute() -> None:
     model.graph.node[8].input.append("a")
     assert cutting.frontier(model.graph, [8]) == (("a", "c", "d"), 8)
     assert cutting.frontier(model.graph, [0]) == ((), 2)
+
+
+def test_a_part_of_varying_sizes(loaded: SourceModel) -> None:
+    """A size that varies in the whole varies in the part, whichever input it was given for; the rest leaves it open."""
+    prepared = prepare(loaded, {"x": ("1..4", 4)}, cut=["mid"])
+    assert [model.inputs[0].shape[0] for model in prepared.all_sizes] == [4, 2, 1]
+    rest = cutting.rest_part(loaded, {"flag": True}, served(prepared)[1])
+    assert rest.graph.input[0].name == "mid"
+    assert not rest.graph.input[0].type.tensor_type.shape.dim[0].HasField("dim_value")
