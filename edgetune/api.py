@@ -26,32 +26,44 @@ if TYPE_CHECKING:
 
     FilePath: TypeAlias = "str | os.PathLike[str]"
     Model: TypeAlias = "FilePath | bytes | ModelProto"
-    Shapes: TypeAlias = "Mapping[str, Sequence[int]] | None"
+    Shapes: TypeAlias = "Mapping[str, Sequence[int | str | Sequence[int]]] | None"
     Freeze: TypeAlias = "Mapping[str, Any] | None"
 
 __all__ = ["benchmark", "check", "compare", "compile", "tune"]
 
 
 def check(
-    model: Model, shapes: Shapes = None, freeze: Freeze = None, target: FilePath = "local"
+    model: Model,
+    shapes: Shapes = None,
+    freeze: Freeze = None,
+    target: FilePath = "local",
+    *,
+    cut: Sequence[str] = (),
+    save_rest: FilePath | None = None,
 ) -> CheckResult:
     """Say whether a model can be compiled, with every reason why not; spends no trials.
 
     Args:
         model: path, bytes or ``onnx.ModelProto``.
-        shapes: input name -> sizes, for inputs with open dimensions: ``{"x": (1, 3, 224, 224)}``.
+        shapes: input name -> sizes, for inputs with open dimensions: ``{"x": (1, 3, 224, 224)}``. One that
+            varies from call to call is a range, ``{"x": ("1..8", 3, 224, 224)}``, or the sizes to build
+            kernels for, ``{"x": ((1, 4, 8), 3, 224, 224)}``.
         freeze: input name -> value, for inputs that are really settings: ``{"sr": 16000}``.
         target: the target that the tasks are counted for.
+        cut: tensors up to which the model is looked at, in place of its outputs.
+        save_rest: where to write what comes after ``cut`` as an ONNX model.
 
     Raises:
         ModelError: it is no usable ONNX model.
-        UsageError: ``shapes`` or ``freeze`` do not fit the model.
+        UsageError: ``shapes``, ``freeze`` or ``cut`` do not fit the model.
         TargetError: there is no such target.
     """
     check_pins()
     from edgetune.checking import check as stage
 
-    return stage(model, shapes, freeze, os.fspath(target))
+    return stage(
+        model, shapes, freeze, os.fspath(target), cut, None if save_rest is None else Path(save_rest)
+    )
 
 
 def tune(
@@ -71,6 +83,10 @@ def tune(
     atol: float | None = None,
     archive: bool = False,
     lean: bool = False,
+    cut: Sequence[str] = (),
+    save_rest: FilePath | None = None,
+    standalone: bool = False,
+    weights: str = "file",
     measure_latency: bool = True,
     watcher: Watcher | None = None,
 ) -> TuneResult:
@@ -93,6 +109,10 @@ def tune(
         rtol, atol: tolerances of the verification; by default those of each output's dtype.
         archive: write one ``.tar`` in place of a directory.
         lean: leave the ONNX model and the reference outputs out of the bundle.
+        cut: tensors to compute in place of the model's outputs: what comes after them is left out.
+        save_rest: where to write what was left out as an ONNX model, to run on the bundle's outputs.
+        standalone: make a library with a C API that needs nothing of TVM.
+        weights: of a standalone library: ``file`` beside it, or ``embed`` them.
         measure_latency: time the model beside ONNX Runtime, before and after.
         watcher: told how it goes.
 
@@ -107,7 +127,10 @@ def tune(
     from edgetune import workflow
     from edgetune.tuning.options import Budget, TuningOptions
 
-    request = _request(model, shapes, freeze, target, threads, out, logs, rtol, atol, archive, lean)
+    request = _request(
+        *(model, shapes, freeze, target, threads, out, logs, rtol, atol, archive, lean),
+        *(cut, save_rest, standalone, weights),
+    )
     return workflow.tune(
         request, Budget(trials, time_s), device, TuningOptions(seed=seed), watcher, measure_latency
     )
@@ -126,6 +149,10 @@ def compile(
     atol: float | None = None,
     archive: bool = False,
     lean: bool = False,
+    cut: Sequence[str] = (),
+    save_rest: FilePath | None = None,
+    standalone: bool = False,
+    weights: str = "file",
     watcher: Watcher | None = None,
 ) -> CompileResult:
     """Compile a model from the tuning logs alone: no device, no trials.
@@ -135,7 +162,10 @@ def compile(
     check_pins()
     from edgetune import workflow
 
-    request = _request(model, shapes, freeze, target, threads, out, logs, rtol, atol, archive, lean)
+    request = _request(
+        *(model, shapes, freeze, target, threads, out, logs, rtol, atol, archive, lean),
+        *(cut, save_rest, standalone, weights),
+    )
     return workflow.compile_from_logs(request, watcher)
 
 
@@ -151,7 +181,8 @@ def compare(
 
     Args:
         bundle: directory or ``.tar``.
-        model: the original model; by default, ONNX Runtime's outputs recorded in the bundle are used.
+        model: the original model; by default, ONNX Runtime's outputs recorded in the bundle are used. Where
+            the bundle was compiled up to certain tensors, it is taken up to these.
         rtol, atol: a value fails when its errors exceed both; by default by dtype.
         inputs: a ``.npz`` file or arrays by name.
         device: where the bundle runs; this machine by default.
@@ -164,6 +195,8 @@ def compare(
     from edgetune.verify import compare as stage
 
     given = inputs if inputs is None or isinstance(inputs, Mapping) else Path(inputs)
+    if model is not None:
+        model = _cut_like(Path(bundle), model)
     return stage(Path(bundle), model, rtol, atol, given, device)
 
 
@@ -172,6 +205,8 @@ def benchmark(
     against: str | None = "onnxruntime",
     threads: int | None = None,
     device: str | None = None,
+    *,
+    shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> BenchmarkResult:
     """Time a bundle beside another runtime, in alternation, each in a process of its own.
 
@@ -180,6 +215,7 @@ def benchmark(
         against: ``onnxruntime``, the path of a ``.py`` file with a side of one's own, or None.
         threads: of both sides; the bundle's by default.
         device: where to run; this machine by default.
+        shapes: input name -> sizes, for a bundle of several; its largest by default.
 
     Raises:
         BundleError: the bundle is damaged or for another machine.
@@ -188,7 +224,17 @@ def benchmark(
     """
     from edgetune.benchmarking.rounds import benchmark as stage
 
-    return stage(Path(bundle), against, threads, device)
+    return stage(Path(bundle), against, threads, device, shapes=shapes)
+
+
+def _cut_like(bundle: Path, model: Model) -> Model:
+    """The original model, cut where the bundle was if the bundle's outputs are not its own."""
+    from edgetune.bundle.reader import open_bundle
+    from edgetune.model.cutting import up_to
+
+    if isinstance(model, str | os.PathLike) and not Path(model).expanduser().is_file():
+        return model  # the stage says so
+    return up_to(model, [output.name for output in open_bundle(bundle).manifest.outputs])
 
 
 def _request(
@@ -203,9 +249,20 @@ def _request(
     atol: float | None,
     archive: bool,
     lean: bool,
+    cut: Sequence[str],
+    save_rest: FilePath | None,
+    standalone: bool,
+    weights: str,
 ) -> Request:
     from edgetune.workflow import Request
 
+    if weights not in ("file", "embed"):
+        raise UsageError(f"weights={weights!r} is neither 'file' nor 'embed'; give one of the two")
+    if weights == "embed" and not standalone:
+        raise UsageError(
+            "only a standalone library can have its weights inside; ask for one with --standalone, "
+            "or leave the weights in their file"
+        )
     return Request(
         model=model,
         shapes=shapes,
@@ -218,4 +275,8 @@ def _request(
         atol=atol,
         archive=archive,
         lean=lean,
+        cut=cut,
+        save_rest=None if save_rest is None else Path(save_rest),
+        standalone=standalone,
+        embed_weights=weights == "embed",
     )

@@ -22,6 +22,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+_LISTED = 40
+"""Names that a message lists at most: models have thousands of tensors. The last ones, nearest to the outputs."""
+
 
 class EdgetuneError(Exception):
     """An expected problem. ``str(error)`` is one message that says how to fix it."""
@@ -86,7 +89,10 @@ class BudgetError(EdgetuneError):
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The end of an "unknown name" message: the nearest known names, or all of them."""
+    """The end of an "unknown name" message: the nearest known names, or all of them where they are few."""
     names = list(known)
     close = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
-    return f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(names)}"
+    if close:
+        return f"did you mean {' or '.join(close)}?"
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return f"known: {', '.join(names[-_LISTED:])}{more}"

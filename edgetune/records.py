@@ -11,22 +11,71 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from edgetune.sizes import Dimension, Sizes
+
 if TYPE_CHECKING:
     import numpy as np
 
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """One input or output of a model: NumPy dtype name (``float32``) and static shape."""
+    """One input or output of a model: NumPy dtype name (``float32``) and shape.
+
+    ``varying`` holds the axes whose size may differ from call to call, with the sizes they may have;
+    ``shape`` then has their largest ones.
+    """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
+    varying: tuple[tuple[int, Sizes], ...] = ()
+
+    def takes(self, shape: tuple[int, ...]) -> bool:
+        """Whether an array of this shape is served."""
+        if not self.varying:
+            return shape == self.shape
+        sizes = dict(self.varying)
+        return len(shape) == len(self.shape) and all(
+            sizes[axis].bucket(size) is not None if axis in sizes else size == self.shape[axis]
+            for axis, size in enumerate(shape)
+        )
+
+    def __str__(self) -> str:
+        """Dtype and shape: ``float32[1..8, 3, 224, 224]``."""
+        sizes: dict[int, object] = {**dict(enumerate(self.shape)), **dict(self.varying)}
+        return f"{self.dtype}[{', '.join(map(str, sizes.values()))}]"
+
+
+@dataclass(frozen=True)
+class ReferenceRun:
+    """Inputs, and ONNX Runtime's outputs of the original model for them, by name."""
+
+    inputs: Mapping[str, np.ndarray] = field(repr=False)
+    outputs: Mapping[str, np.ndarray] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Variants:
+    """What makes one model of several sizes out of a model prepared for the largest.
+
+    Attributes:
+        dimensions: those that vary; at most one of them is padded.
+        smaller: the model prepared for every other combination of sizes, larger ones first.
+        onnx: the model with these dimensions left open, its inputs frozen, no pass applied.
+        between: a run at a size between two of the padded dimension's; None where there is none.
+    """
+
+    dimensions: tuple[Dimension, ...]
+    smaller: tuple[PreparedModel, ...]
+    onnx: bytes = field(repr=False)
+    between: ReferenceRun | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)
 class PreparedModel:
     """A model ready for lowering: simplified ONNX with static shapes, and its reference run.
+
+    A model whose sizes vary from call to call is that of the largest sizes, with the others in ``variants``.
 
     Attributes:
         name: file stem, or the graph's name for a model given as bytes.
@@ -37,6 +86,7 @@ class PreparedModel:
         reference_outputs: what ONNX Runtime gives for them on the *original* model.
         params: number of weights; flops: floating-point operations of one inference.
         frozen: values that inputs of the original model were fixed to, by name.
+        variants: the model's other sizes; None for a model of fixed shape.
     """
 
     name: str
@@ -50,6 +100,24 @@ class PreparedModel:
     params: int = 0
     flops: int = 0
     frozen: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
+    variants: Variants | None = None
+
+    @property
+    def all_sizes(self) -> tuple[PreparedModel, ...]:
+        """The model for each combination of sizes, the largest first."""
+        return (self, *self.variants.smaller) if self.variants else (self,)
+
+    @property
+    def dimensions(self) -> tuple[Dimension, ...]:
+        """The dimensions that vary; none for a model of fixed shape."""
+        return self.variants.dimensions if self.variants else ()
+
+    @property
+    def reference_runs(self) -> tuple[ReferenceRun, ...]:
+        """One run for each combination of sizes, then the one between them."""
+        runs = [ReferenceRun(model.reference_inputs, model.reference_outputs) for model in self.all_sizes]
+        between = self.variants.between if self.variants else None
+        return (*runs, between) if between else tuple(runs)
 
 
 @dataclass(frozen=True)
@@ -180,6 +248,22 @@ class Choice:
 
 
 @dataclass(frozen=True)
+class Program:
+    """The code for one combination of sizes: a function of the library, and which weights it takes.
+
+    Attributes:
+        function: takes the inputs, then the weights, and returns one tensor or a tuple of tensors.
+        inputs, outputs: in the order of its parameters and results.
+        weights: positions in ``CompiledModel.weights``, in the order of its parameters.
+    """
+
+    function: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    weights: tuple[int, ...] = field(default=(), repr=False)
+
+
+@dataclass(frozen=True)
 class CompiledModel:
     """A model compiled for one target: what a bundle is made of.
 
@@ -189,6 +273,11 @@ class CompiledModel:
         weights: in the order of ``main``'s parameters, laid out as the kernels want them.
         inputs, outputs: in the order of ``main``'s parameters and results.
         symbols: kernel function in the library -> name of its task, where the two differ.
+        standalone: the library is no VM executable but a program of its own, with the C API of
+            ``standalone/c/edgetune.h``; ``weights`` are then empty where they are inside it.
+        files: what else goes into the bundle (headers, a static library), by name.
+        programs: where sizes vary, the function for each combination, ``main`` for the largest first;
+            ``weights`` are then those of all programs. Empty for a model of fixed shape.
     """
 
     library: bytes = field(repr=False)
@@ -196,6 +285,9 @@ class CompiledModel:
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     symbols: Mapping[str, str] = field(default_factory=dict, repr=False)
+    programs: tuple[Program, ...] = ()
+    standalone: bool = False
+    files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True)
@@ -210,6 +302,7 @@ class OutputDifference:
         passing_atol: the smallest absolute tolerance that would pass with this ``rtol``;
             passing_rtol: the relative one that would pass with this ``atol``. Infinite: none would.
         problem: what makes values incomparable (another shape or dtype), empty when nothing does.
+        sizes: the sizes of this run, as ``batch=3``; empty for a model of fixed shape.
     """
 
     name: str
@@ -226,16 +319,18 @@ class OutputDifference:
     passing_atol: float = 0.0
     passing_rtol: float = 0.0
     problem: str = ""
+    sizes: str = ""
 
     def describe(self) -> str:
         """The output by name, and where and how it differs first."""
+        output = f"output {self.name!r}" + (f" at {self.sizes}" if self.sizes else "")
         if self.problem:
-            return f"output {self.name!r} {self.problem}"
+            return f"{output} {self.problem}"
         if self.position is None:
-            return f"output {self.name!r} agrees"
+            return f"{output} agrees"
         index = ", ".join(str(part) for part in self.position)
         return (
-            f"output {self.name!r} differs in {self.failed} of {self.size} values, first at [{index}]: "
+            f"{output} differs in {self.failed} of {self.size} values, first at [{index}]: "
             f"{self.value!r} instead of {self.expected!r} (largest absolute error {self.max_abs_error:.3g}, "
             f"relative {self.max_rel_error:.3g}; allowed {self.atol:g} or {self.rtol:g})"
         )

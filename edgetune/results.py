@@ -96,7 +96,7 @@ def verification_json(result: CompareResult | None) -> dict[str, Any] | None:
 
 @dataclass(frozen=True)
 class CompileResult:
-    """A bundle compiled from the logs alone."""
+    """A bundle compiled from the logs alone; ``rest`` is the ONNX file of what was cut off, if it was saved."""
 
     model: str
     target: str
@@ -104,6 +104,7 @@ class CompileResult:
     kernels: tuple[KernelResult, ...]
     verified: CompareResult | None = None
     notes: tuple[str, ...] = ()
+    rest: Path | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The JSON object of ``edgetune compile``."""
@@ -114,6 +115,7 @@ class CompileResult:
             "kernels": [kernel.to_json() for kernel in self.kernels],
             "verified": verification_json(self.verified),
             "notes": list(self.notes),
+            "rest": None if self.rest is None else str(self.rest),
         }
 
 
@@ -123,7 +125,8 @@ class TuneResult:
 
     ``trials_spent`` were measured by this run, ``trials_reused`` came from the logs; both count
     against the budget. ``failures`` counts failed candidates by kind. ``interrupted`` says that
-    Ctrl-C ended the search early: the bundle is the best found until then.
+    Ctrl-C ended the search early: the bundle is the best found until then. ``rest`` is the ONNX file of what
+    was cut off, if it was saved.
     """
 
     model: str
@@ -139,6 +142,7 @@ class TuneResult:
     failures: Mapping[str, int] = field(default_factory=dict)
     interrupted: bool = False
     notes: tuple[str, ...] = ()
+    rest: Path | None = None
 
     @property
     def speedup_vs_onnxruntime(self) -> float | None:
@@ -162,4 +166,5 @@ class TuneResult:
             "failures": dict(self.failures),
             "interrupted": self.interrupted,
             "notes": list(self.notes),
+            "rest": None if self.rest is None else str(self.rest),
         }

@@ -17,27 +17,28 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from edgetune.bundle import manifest as m
 from edgetune.bundle.inputs import check_inputs
 from edgetune.bundle.reader import Bundle, check_loadable, open_bundle
+from edgetune.bundle.serving import Serving
 from edgetune.errors import BundleError, ToolchainError, UsageError
 from edgetune.machine import usable_cpus
 from edgetune.records import TensorSpec
+from edgetune.standalone.model import StandaloneModel
 
 log = logging.getLogger(__name__)
 
 _CPU, _POOLED_ALLOCATOR = 1, 2
 _SHARE_ALL_CORES = -3  # AffinityMode::kSpecifyThreadShareAllCore of TVM's thread pool
-_BOUND_MAIN = "edgetune_main"
 _SETTLED_RUNS = 2
 _ENGINE_ERRORS = (RuntimeError, ValueError, TypeError, AttributeError, IndexError, KeyError)
 
 
-def load(bundle: str | Path, *, threads: int | None = None, check_files: bool = True) -> LoadedModel:
+def load(bundle: str | Path, *, threads: int | None = None, check_files: bool = True) -> AnyModel:
     """Load a bundle for running on this machine.
 
     Args:
@@ -54,6 +55,9 @@ def load(bundle: str | Path, *, threads: int | None = None, check_files: bool = 
         raise UsageError(f"threads={threads} is not a number of threads; give 1 or more")
     opened = open_bundle(bundle, check_files=check_files)
     check_loadable(opened)
+    if opened.manifest.engine == "standalone":
+        count = _possible_threads(opened.manifest.threads, threads)
+        return StandaloneModel(opened, count, _fastest(sorted(usable_cpus()), count))
     return LoadedModel(opened, threads)
 
 
@@ -66,7 +70,8 @@ class LoadedModel:
 
     Attributes:
         name: the model's name.
-        inputs, outputs: names, dtypes and shapes, in the model's order.
+        inputs, outputs: names, dtypes and shapes, in the model's order. Where sizes vary, ``shape`` has the
+            largest ones and ``varying`` says which are served; ``str()`` of one reads ``float32[1..8, 3]``.
         threads: how many threads a run uses.
         manifest: all that the bundle says about itself.
     """
@@ -74,29 +79,21 @@ class LoadedModel:
     def __init__(self, bundle: Bundle, threads: int | None = None) -> None:
         self.manifest = bundle.manifest
         self.name = bundle.manifest.model.name
-        self.inputs: tuple[TensorSpec, ...] = tuple(item.spec() for item in bundle.manifest.inputs)
-        self.outputs: tuple[TensorSpec, ...] = tuple(item.spec() for item in bundle.manifest.outputs)
+        self.inputs: tuple[TensorSpec, ...] = bundle.manifest.input_specs()
+        self.outputs: tuple[TensorSpec, ...] = bundle.manifest.output_specs()
         self.threads = _possible_threads(bundle.manifest.threads, threads)
         self._path = bundle.path
         self._lock = threading.Lock()
-        self._buffers = {spec.name: _aligned_empty(spec) for spec in self.inputs}
         self._library = _library(bundle)
         self._weights = _map_weights(bundle)
-        self._arguments = [*self._buffers.values(), *self._weights]
-        tensors = [_engine().from_dlpack(array) for array in self._arguments]
+        self._serving = Serving(bundle.manifest)
         try:
             self._machine = self._library.machine()
-            # Bound once: handing over hundreds of weights at each call costs more than a small model.
-            self._machine["save_function"]("main", _BOUND_MAIN, 1, *tensors)
-            self._main: Callable[[], Any] = self._machine[_BOUND_MAIN]
+            self._programs = [
+                _Program(self._machine, entry, self._weights) for entry in bundle.manifest.all_programs()
+            ]
         except _ENGINE_ERRORS as error:
             raise self._failure("cannot be loaded", error) from error
-        self._runs = 0
-        self._borrowed: set[int] = set()
-        self._item = _engine().get_global_func("ffi.ArrayGetItem")
-        self._output_names = [spec.name for spec in self.outputs]
-        self._output_range = range(len(self.outputs))
-        self._earlier: Sequence[Any] = ()
 
     def __repr__(self) -> str:
         return f"<LoadedModel {self.name!r} from {self._path} on {self.threads} threads>"
@@ -104,9 +101,12 @@ class LoadedModel:
     def run(self, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Run the model once.
 
+        Where sizes vary, the code for exactly these sizes runs, or, in between and only where that is
+        exact, the code for the next larger one with the last row repeated and the outputs cropped.
+
         Args:
-            inputs: one array for each input, by name, of exactly its dtype and shape. They are
-                copied, and free to be changed afterwards.
+            inputs: one array for each input, by name, of exactly its dtype and of a shape that is served.
+                They are copied, and free to be changed afterwards.
 
         Returns:
             Arrays by output name, in the model's order; they are the caller's to keep and to change.
@@ -115,16 +115,19 @@ class LoadedModel:
             UsageError: an input is missing, unknown, or has another dtype or shape.
             BundleError: the library failed.
         """
-        arrays = self._fast(inputs) or check_inputs(self.inputs, inputs, self.name)
+        for program in self._programs:
+            if program.takes(inputs):
+                with self._lock:
+                    for name, buffer in program.buffers.items():
+                        buffer[...] = inputs[name]
+                    return self._run(program)
+        arrays = check_inputs(self.inputs, inputs, self.name)
+        service = self._serving.choose({name: array.shape for name, array in arrays.items()})
+        program = self._programs[service.program]
         with self._lock:
-            _use_threads(self.threads)
-            for name, buffer in self._buffers.items():
-                buffer[...] = arrays[name]
-            try:
-                result = self._main()
-            except _ENGINE_ERRORS as error:
-                raise self._failure("failed while running", error) from error
-            return self._take(result)
+            for name, buffer in program.buffers.items():
+                service.fill(name, buffer, arrays[name])
+            return service.crop(self._run(program))
 
     def instrument(self, observer: Callable[..., Any] | None) -> None:
         """Call ``observer`` before and after each instruction of the Relax virtual machine; None stops.
@@ -135,7 +138,50 @@ class LoadedModel:
         function = (lambda *_: 0) if observer is None else observer
         self._machine["set_instrument"](_engine().convert(function))
 
-    def _take(self, result: Any) -> dict[str, np.ndarray]:
+    def _run(self, program: _Program) -> dict[str, np.ndarray]:
+        """Run a program whose buffers are filled, while the lock is held."""
+        _use_threads(self.threads)
+        try:
+            result = program.main()
+        except _ENGINE_ERRORS as error:
+            raise self._failure("failed while running", error) from error
+        return program.take(result)
+
+    def _failure(self, what: str, error: Exception) -> BundleError:
+        return BundleError(
+            f"the library of {self._path} {what} ({_first_line(error)}); build the bundle again"
+        )
+
+
+class _Program:
+    """A function of the library for one combination of sizes, bound to its inputs' memory and its weights."""
+
+    def __init__(self, machine: Any, entry: m.ProgramEntry, weights: Sequence[np.ndarray]) -> None:
+        self.buffers = {item.name: _aligned_empty(item.spec()) for item in entry.inputs}
+        self._arguments = [*self.buffers.values(), *(weights[index] for index in entry.weights)]
+        tensors = [_engine().from_dlpack(array) for array in self._arguments]
+        # Bound once: handing over hundreds of weights at each call costs more than a small model.
+        bound = f"edgetune_{entry.function}"
+        machine["save_function"](entry.function, bound, 1, *tensors)
+        self.main: Callable[[], Any] = machine[bound]
+        self._runs = 0
+        self._borrowed: set[int] = set()
+        self._item = _engine().get_global_func("ffi.ArrayGetItem")
+        self._output_names = [item.name for item in entry.outputs]
+        self._output_range = range(len(entry.outputs))
+        self._earlier: Sequence[Any] = ()
+
+    def takes(self, inputs: Mapping[str, Any]) -> bool:
+        """Whether ``inputs`` are plainly what this program takes; if not, they need a closer look."""
+        if type(inputs) is not dict or len(inputs) != len(self.buffers):
+            return False
+        for name, buffer in self.buffers.items():
+            array = inputs.get(name)
+            if type(array) is not np.ndarray or array.dtype != buffer.dtype or array.shape != buffer.shape:
+                return False
+        return True
+
+    def take(self, result: Any) -> dict[str, np.ndarray]:
         """The outputs as arrays, copied only where they are not fresh memory of this run.
 
         A model may return an input or a constant as it is. Constants show in the first two runs:
@@ -162,20 +208,9 @@ class LoadedModel:
         self._runs += 1
         self._earlier = arrays if self._runs < _SETTLED_RUNS else ()
 
-    def _fast(self, inputs: Mapping[str, Any]) -> Mapping[str, np.ndarray] | None:
-        """``inputs`` where they are plainly right, None where they need a closer look."""
-        if type(inputs) is not dict or len(inputs) != len(self._buffers):
-            return None
-        for name, buffer in self._buffers.items():
-            array = inputs.get(name)
-            if type(array) is not np.ndarray or array.dtype != buffer.dtype or array.shape != buffer.shape:
-                return None
-        return inputs
 
-    def _failure(self, what: str, error: Exception) -> BundleError:
-        return BundleError(
-            f"the library of {self._path} {what} ({_first_line(error)}); build the bundle again"
-        )
+AnyModel: TypeAlias = LoadedModel | StandaloneModel
+"""What :func:`load` gives: a model for TVM's virtual machine, or one that needs nothing but itself."""
 
 
 def _first_line(error: Exception) -> str:

@@ -41,7 +41,7 @@ _EMULATION = {
 # The number of the machine in ELF, and the flags of its usual ABI: RISC-V with C and lp64d, ARM EABI 5
 # with hard floats. From the psABI documents; linkers compare the flags of all inputs.
 _ELF_MACHINE = {"x86_64": (62, 0), "aarch64": (183, 0), "arm": (40, 0x05000400), "riscv64": (243, 5)}
-_GNU_PREFIX = {
+GNU_PREFIX = {
     "x86_64": "x86_64-linux-gnu-",
     "aarch64": "aarch64-linux-gnu-",
     "arm": "arm-linux-gnueabihf-",
@@ -73,6 +73,7 @@ def link_shared(
     mtriple: str,
     *,
     page_size_bytes: int | None = None,
+    exports: str | None = None,
 ) -> None:
     """Link relocatable objects into a shared library, replacing ``output`` in one step.
 
@@ -85,6 +86,9 @@ def link_shared(
         mtriple: LLVM triple that the objects were compiled for.
         page_size_bytes: largest memory page of the devices to run on (``-z max-page-size``);
             by default the linker's choice for the architecture.
+        exports: pattern of the symbols that the library shows (``edgetune_*``); all others are hidden, what
+            nothing refers to is left out, and so are debugging information and names. By default
+            everything is kept and shown.
 
     Raises:
         ToolchainError: no linker was found, or it refused the objects.
@@ -101,9 +105,9 @@ def link_shared(
             page = () if page_size_bytes is None else ("-z", f"max-page-size={page_size_bytes}")
             command = [
                 *_base_command(linker, arch),
-                *linker.options(*_COMMON_OPTIONS, *page, "--no-as-needed"),
+                *linker.options(*_COMMON_OPTIONS, *page, *_hiding(exports, work), "--no-as-needed"),
                 *_as_files(objects, work),
-                *_stubs(linker, arch, _needed(mtriple, arch), work),
+                *_stubs(linker, arch, _needed(mtriple, arch, exports is not None), work),
                 "-o",
                 str(linked),
             ]
@@ -111,6 +115,20 @@ def link_shared(
             os.replace(linked, output)
     except OSError as error:
         raise _cannot_write(output, error.strerror or str(error)) from error
+
+
+def link_relocatable(objects: Sequence[bytes | Path], output: Path, mtriple: str) -> None:
+    """Link relocatable objects into one, without debugging information, for a static library.
+
+    Raises:
+        ToolchainError: no linker was found, or it refused the objects.
+    """
+    arch = _known_architecture(mtriple)
+    linker = find_linker(arch)
+    with tempfile.TemporaryDirectory(prefix=".edgetune-link-", dir=output.parent) as folder:
+        base = [part for part in _base_command(linker, arch) if part != "-shared"]
+        command = [*base, "-r", *linker.options("--strip-debug")]
+        _run([*command, *_as_files(objects, Path(folder)), "-o", str(output)], output)
 
 
 def link_shared_fcompile(target: Target) -> Callable[..., None]:
@@ -146,10 +164,10 @@ def find_linker(arch: str) -> Linker:
     Raises:
         ToolchainError: there is none.
     """
-    zig = find_zig()
-    if zig is not None:
-        return Linker((str(zig), "ld.lld"))
-    prefixes = [_GNU_PREFIX[arch]]
+    found = zig()
+    if found is not None:
+        return Linker((str(found), "ld.lld"))
+    prefixes = [GNU_PREFIX[arch]]
     if arch == architecture():
         prefixes.append("")
     candidates = [("ld.lld", False)]
@@ -223,19 +241,29 @@ def _known_architecture(mtriple: str) -> str:
     return arch
 
 
-def _needed(mtriple: str, arch: str) -> tuple[str, ...]:
+def _needed(mtriple: str, arch: str, standalone: bool) -> tuple[str, ...]:
     """Return the sonames that a library for this triple must load with it.
 
-    glibc numbers libm, Android's bionic and musl do not. On 32-bit ARM, functions refer to
-    unwinding routines of libgcc (``__aeabi_unwind_cpp_pr0``).
+    glibc numbers its libraries, Android's bionic and musl do not; before 2.34 it keeps threads in one of their
+    own. On 32-bit ARM, functions refer to unwinding routines of libgcc (``__aeabi_unwind_cpp_pr0``).
     """
     if any(libc in mtriple for libc in ("android", "musl")):
-        return ("libm.so",)
-    return ("libm.so.6", "libgcc_s.so.1") if arch == "arm" else ("libm.so.6",)
+        return ("libm.so", "libc.so") if standalone else ("libm.so",)
+    own = ("libpthread.so.0", "libc.so.6") if standalone else ()
+    return ("libm.so.6", *own, *(("libgcc_s.so.1",) if arch == "arm" else ()))
 
 
-def find_zig() -> Path | None:
-    """Find zig's executable without importing its package."""
+def _hiding(exports: str | None, folder: Path) -> list[str]:
+    """Linker options that show the symbols of a pattern only, and keep nothing that is not needed."""
+    if exports is None:
+        return []
+    script = folder / "exports.map"
+    script.write_text(f"{{ global: {exports}; local: *; }};\n", encoding="utf-8")
+    return ["--version-script", str(script), "-Bsymbolic", "--gc-sections", "--strip-all", "-z", "relro"]
+
+
+def zig() -> Path | None:
+    """The executable of the ``ziglang`` package, found without importing it; None where it is missing."""
     try:
         spec = importlib.util.find_spec("ziglang")
     except (ImportError, ValueError):

@@ -11,18 +11,21 @@ import contextlib
 import hashlib
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from edgetune.bundle.inputs import choose_inputs
+from edgetune.bundle.inputs import SEED, check_inputs, choose_inputs
 from edgetune.bundle.reader import Bundle, open_bundle
+from edgetune.bundle.serving import Serving
+from edgetune.devices.inventory import open_device
 from edgetune.devices.transport import Device
 from edgetune.errors import UsageError
 from edgetune.machine import usable_cpus
-from edgetune.records import CompareResult, OutputDifference
+from edgetune.records import CompareResult, OutputDifference, ReferenceRun
 from edgetune.sides.device_side import DeviceSide, device_side, is_remote
 from edgetune.sides.files import Model, side_files
 from edgetune.sides.process import SideProcess
@@ -72,7 +75,8 @@ def compare(
 ) -> CompareResult:
     """Compare a bundle's outputs with ONNX Runtime's, each run in a process of its own.
 
-    With neither ``model`` nor ``inputs``, the bundle is compared with the outputs of the original model
+    Where sizes vary, every combination that has kernels of its own is compared, and a size in between that
+    is padded. With neither ``model`` nor ``inputs``, the bundle is compared with the outputs of the original model
     that were recorded when it was built. Else ONNX Runtime runs: ``model``, or the ONNX model in
     the bundle.
 
@@ -93,29 +97,69 @@ def compare(
     """
     _check_tolerances(rtol, atol)
     opened = open_bundle(bundle)
-    recorded = opened.reference() if model is None and inputs is None else None
-    chosen = choose_inputs(opened, inputs)
-    threads = opened.manifest.threads
-    with side_files(opened, model, chosen) as files:
+    serving = Serving(opened.manifest)
+    outputs: list[OutputDifference] = []
+    reference = ""
+    with _elsewhere(device, opened.manifest.threads) as there:
+        for run in _runs(opened, model, inputs):
+            actual, expected, reference = _both_sides(opened, model, run, there)
+            sizes = serving.label({name: array.shape for name, array in run.inputs.items()})
+            for item in opened.manifest.outputs:
+                found = difference(
+                    item.name, expected.get(item.name), actual[item.name], rtol=rtol, atol=atol
+                )
+                outputs.append(replace(found, sizes=sizes))
+    passed = all(output.passed for output in outputs)
+    return CompareResult(passed, tuple(outputs), reference, _notes(opened, model))
+
+
+def _runs(
+    bundle: Bundle, model: Model | None, inputs: str | Path | Mapping[str, Any] | None
+) -> list[ReferenceRun]:
+    """What to compare: where sizes vary, a run of every program, and one at a size between theirs.
+
+    A run without outputs is one that ONNX Runtime has to make.
+    """
+    if inputs is not None:
+        return [ReferenceRun(choose_inputs(bundle, inputs), {})]
+    recorded = bundle.reference_runs()
+    for run in recorded:
+        check_inputs(bundle.manifest.input_specs(), run.inputs, bundle.manifest.model.name)
+    if recorded:
+        return [run if model is None else ReferenceRun(run.inputs, {}) for run in recorded]
+    shapes = Serving(bundle.manifest).all_shapes()
+    return [ReferenceRun(choose_inputs(bundle, None, SEED, sizes), {}) for sizes in shapes]
+
+
+@contextlib.contextmanager
+def _elsewhere(device: str | Device | None, threads: int) -> Iterator[Device | None]:
+    """The device, up for all runs, if it is another machine; None for this one."""
+    if device is None or not is_remote(device):
+        yield None
+        return
+    opened = device if isinstance(device, Device) else open_device(device, threads)
+    with opened.up():
+        yield opened
+
+
+def _both_sides(
+    bundle: Bundle, model: Model | None, run: ReferenceRun, device: Device | None
+) -> tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray], str]:
+    """The bundle's outputs, those of the reference, and what that is."""
+    threads = bundle.manifest.threads
+    with side_files(bundle, model, run.inputs) as files:
         # The bundle first: what is wrong with it is of more interest than a missing model.
         with contextlib.ExitStack() as stack:
             side: SideProcess | DeviceSide
-            if device is not None and is_remote(device):
-                side = stack.enter_context(device_side(opened, chosen, device, threads))
+            if device is not None:
+                side = stack.enter_context(device_side(bundle, run.inputs, device, threads))
             else:
                 side = stack.enter_context(SideProcess(files.spec("edgetune", threads)))
             actual = side.outputs()
-        if recorded is not None:
-            expected, reference = recorded[1], "the recorded outputs of ONNX Runtime"
-        else:
-            with SideProcess(files.spec("onnxruntime", min(threads, len(usable_cpus())))) as other:
-                expected, reference = other.outputs(), other.version
-    names = [item.name for item in opened.manifest.outputs]
-    outputs = tuple(
-        difference(name, expected.get(name), actual[name], rtol=rtol, atol=atol) for name in names
-    )
-    passed = all(output.passed for output in outputs)
-    return CompareResult(passed, outputs, reference, _notes(opened, model))
+        if run.outputs:
+            return actual, run.outputs, "the recorded outputs of ONNX Runtime"
+        with SideProcess(files.spec("onnxruntime", min(threads, len(usable_cpus())))) as other:
+            return actual, other.outputs(), other.version
 
 
 def difference(

@@ -6,6 +6,7 @@
     tune       tuning/        candidates for the tasks, measured on a device, recorded in the logs
     choose     choices.py     the best record of each task, or the default schedule
     compile    graph/         one library with the chosen kernels, and the packed weights
+               standalone/    the same without TVM, where that is asked for
     write      bundle/        library, weights and manifest, staged beside the final place
     verify     verify.py      the staged bundle against ONNX Runtime, before it appears
     benchmark  benchmarking/  the bundle beside ONNX Runtime
@@ -31,20 +32,23 @@ from edgetune.benchmarking.results import BenchmarkResult
 from edgetune.benchmarking.rounds import benchmark
 from edgetune.bundle.assemble import Check, WrittenBundle, check_output, write_bundle
 from edgetune.choices import choose
-from edgetune.cpu import architecture, missing_features
-from edgetune.devices.inventory import open_device
-from edgetune.devices.manage import check_target, device_target
 from edgetune.devices.transport import Device
-from edgetune.errors import DeviceError, EdgetuneError
+from edgetune.errors import EdgetuneError, UsageError
 from edgetune.graph.compile import applies, compile_model
 from edgetune.graph.lower import Lowered, lower
+from edgetune.graph.sequence import compile_program
 from edgetune.kernels.registry import design_spaces
 from edgetune.logs import LayeredLogs, open_logs
+from edgetune.model import cutting
+from edgetune.model.loading import SourceModel, load_model
 from edgetune.model.prepare import prepare
-from edgetune.records import Choice, PreparedModel, Source
+from edgetune.model.variants import served
+from edgetune.placement import chosen_target, place, runs_here
+from edgetune.records import Choice, CompiledModel, PreparedModel, Source
 from edgetune.results import CompileResult, KernelResult, Latency, TaskResult, TuneResult
 from edgetune.sides.device_side import is_remote
-from edgetune.targets import LOCAL, Target, load_target
+from edgetune.standalone.build import build_standalone
+from edgetune.targets import Target
 from edgetune.tuning.loop import tune_tasks
 from edgetune.tuning.options import Budget, TuningOptions
 from edgetune.tuning.outcome import TuningOutcome
@@ -73,10 +77,13 @@ class Request:
         logs: path or URL of the tuning logs; None for the user's.
         rtol, atol: tolerances of the verification; None for those of each output's dtype.
         archive: write one ``.tar``. lean: leave out what only ``compare`` and ``benchmark`` need.
+        cut: tensors to compute in place of the model's outputs. save_rest: where to write what comes after
+            them as an ONNX model.
+        standalone: a library that needs nothing of TVM. embed_weights: with the weights inside it.
     """
 
     model: Model
-    shapes: Mapping[str, Sequence[int]] | None = None
+    shapes: Mapping[str, Sequence[int | str | Sequence[int]]] | None = None
     freeze: Mapping[str, Any] | None = None
     target: str = "local"
     threads: int | None = None
@@ -86,6 +93,19 @@ class Request:
     atol: float | None = None
     archive: bool = False
     lean: bool = False
+    cut: Sequence[str] = ()
+    save_rest: Path | None = None
+    standalone: bool = False
+    embed_weights: bool = False
+
+
+@dataclass(frozen=True)
+class Rest:
+    """What comes after the tensors that a model was cut at, and a note for the user."""
+
+    model: ModelProto
+    path: Path
+    note: str
 
 
 @dataclass(frozen=True)
@@ -93,7 +113,7 @@ class Job:
     """A request made concrete: everything that can be refused early has been checked.
 
     ``check`` verifies a bundle; None where it cannot be run from here. ``device`` is where bundles run; None
-    for this machine.
+    for this machine. ``rest`` is what to write beside it.
     """
 
     request: Request
@@ -103,6 +123,7 @@ class Job:
     out: Path
     check: Check | None
     device: Device | None = None
+    rest: Rest | None = None
 
 
 def tune(
@@ -161,7 +182,8 @@ def tune(
         wall_s=time.monotonic() - started,
         failures=outcome.failures,
         interrupted=outcome.interrupted,
-        notes=(*job.prepared.notes, *_tuning_notes(outcome), *_verification_notes(job)),
+        notes=(*job.prepared.notes, *_tuning_notes(outcome), *_last_notes(job)),
+        rest=request.save_rest,
     )
 
 
@@ -182,7 +204,8 @@ def compile_from_logs(request: Request, watcher: Watcher | None = None) -> Compi
         bundle=written.path,
         kernels=tuple(KernelResult.of(choice) for choice in choices),
         verified=written.verification,
-        notes=(*job.prepared.notes, *_verification_notes(job)),
+        notes=(*job.prepared.notes, *_last_notes(job)),
+        rest=request.save_rest,
     )
 
 
@@ -190,57 +213,53 @@ def _begin(
     request: Request, watcher: Watcher, target: Target | None = None, device: Device | None = None
 ) -> Job:
     """Check everything that can be checked before time is spent, then prepare and lower the model."""
-    target = target or _target(request)
+    target = target or chosen_target(request.target, request.threads)
     if request.out is not None:
         check_output(request.out)
     watcher.say("preparing the model")
-    prepared = prepare(request.model, request.shapes, request.freeze)
+    loaded = load_model(request.model)
+    cutting.check_options(request.cut, request.save_rest)
+    prepared = prepare(loaded, request.shapes, request.freeze, request.cut)
     out = request.out or _default_out(prepared.name, target.name, request.archive)
     check_output(out)
     watcher.say(f"lowering {prepared.name} for {target.name}, {target.threads} threads")
     check = functools.partial(compare, rtol=request.rtol, atol=request.atol, device=device)
     can_run = device is not None or runs_here(target)
-    return Job(request, prepared, target, lower(prepared, target), out, check if can_run else None, device)
+    return Job(
+        request,
+        prepared,
+        target,
+        lower(prepared, target),
+        out,
+        check if can_run else None,
+        device,
+        _rest(request, loaded, prepared),
+    )
+
+
+def _rest(request: Request, loaded: SourceModel, prepared: PreparedModel) -> Rest | None:
+    if request.save_rest is None:
+        return None
+    rest = cutting.rest_part(loaded, request.freeze or {}, served(prepared)[1])
+    first = cutting.first_part(loaded, request.shapes or {}, request.freeze or {}, request.cut).model.proto
+    return Rest(rest, request.save_rest, cutting.describe_rest(rest, first, request.save_rest))
 
 
 def _begin_tuning(request: Request, device: str | None, watcher: Watcher) -> tuple[Job, Device]:
     """The job, and the device to measure on.
 
     Raises:
-        DeviceError: no such device, it cannot be reached, or it cannot run the target's code.
+        UsageError: a standalone library for another machine, which cannot be verified there.
+        EdgetuneError: see :func:`edgetune.placement.place`.
     """
-    if is_remote(device):
-        return _begin_remote(request, str(device), watcher)
-    target = _target(request)
-    measured_on = open_device(device, target.threads)
-    if measured_on.shares_host and not runs_here(target):
-        raise DeviceError(
-            f"this machine cannot run code for {target.name} ({target.mcpu}), so it cannot measure any; "
-            "name a device of that kind with --device, tune for this machine with --target local, or use "
-            "'edgetune compile', which needs no device"
+    if request.standalone and is_remote(device):
+        raise UsageError(
+            f"a standalone library cannot be verified on device '{device}'; tune without --standalone, then use "
+            "'edgetune compile --standalone', which takes the same records"
         )
-    return _begin(request, watcher, target), measured_on
-
-
-def _begin_remote(request: Request, name: str, watcher: Watcher) -> tuple[Job, Device]:
-    """The same for another machine, whose own CPU is the target unless another one is asked for."""
-    watcher.say(f"asking {name} what it is")
-    found = open_device(name, request.threads or 1).probe()
-    for note in found.notes:
-        watcher.note(note)
-    target = _target(request, device_target(name, found))
-    check_target(target, name, found)
-    measured_on = open_device(name, target.threads)
-    return _begin(request, watcher, target, measured_on), measured_on
-
-
-def _target(request: Request, local: Target | None = None) -> Target:
-    """The target asked for; ``local`` in place of this machine's."""
-    target = local if local is not None and request.target == LOCAL else load_target(request.target)
-    if request.threads is not None:
-        target = target.with_threads(request.threads)
-    target.check()
-    return target
+    target, measured_on = place(request.target, request.threads, device, watcher)
+    elsewhere = None if measured_on.shares_host else measured_on
+    return _begin(request, watcher, target, elsewhere), measured_on
 
 
 def _default_out(model: str, target: str, archive: bool) -> Path:
@@ -263,8 +282,7 @@ def _baseline(job: Job, watcher: Watcher, timed: bool) -> BenchmarkResult | None
     choices = [Choice(task, Source.DEFAULT) for task in job.lowered.tasks]
     with tempfile.TemporaryDirectory(prefix="edgetune-untuned-") as folder:
         bundle = Path(folder, "untuned")
-        compiled = compile_model(job.lowered, choices, job.target)
-        write_bundle(bundle, compiled, job.prepared, job.target, choices, check=job.check)
+        write_bundle(bundle, _library(job, choices), job.prepared, job.target, choices, check=job.check)
         result = _benchmark(job, bundle, watcher, BASELINE_ROUNDS) if timed else None
     watcher.baseline(_latency(result, None))
     return result
@@ -281,11 +299,11 @@ def _choose(job: Job, logs: LayeredLogs) -> tuple[Choice, ...]:
 
 
 def _compile(job: Job, choices: Sequence[Choice], watcher: Watcher) -> WrittenBundle:
-    """Compile, verify where the code can run, and write the bundle."""
+    """Compile, verify where the code can run, and write the bundle, and the rest of the model after it."""
     watcher.say("compiling the model" if job.check is None else "compiling and verifying the model")
-    return write_bundle(
+    written = write_bundle(
         job.out,
-        compile_model(job.lowered, choices, job.target),
+        _library(job, choices),
         job.prepared,
         job.target,
         choices,
@@ -293,15 +311,18 @@ def _compile(job: Job, choices: Sequence[Choice], watcher: Watcher) -> WrittenBu
         archive=job.request.archive,
         lean=job.request.lean,
     )
+    if job.rest is not None:
+        cutting.save(job.rest.model, job.rest.path)
+    return written
 
 
-def runs_here(target: Target) -> bool:
-    """Whether this machine can run code for a target."""
-    return (
-        target.kind == "llvm"
-        and target.arch == architecture()
-        and not missing_features(target.required_features())
-    )
+def _library(job: Job, choices: Sequence[Choice]) -> CompiledModel:
+    """The model compiled with these schedules, for TVM's virtual machine or as a standalone library."""
+    if not job.request.standalone:
+        return compile_model(job.lowered, choices, job.target)
+    name = job.prepared.name
+    program = compile_program(job.lowered, choices, job.target, name)
+    return build_standalone(program, name, job.target, embed=job.request.embed_weights)
 
 
 def _benchmark(
@@ -361,10 +382,12 @@ def _tuning_notes(outcome: TuningOutcome) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _verification_notes(job: Job) -> tuple[str, ...]:
+def _last_notes(job: Job) -> tuple[str, ...]:
+    rest = () if job.rest is None else (job.rest.note,)
     if job.check is not None:
-        return ()
+        return rest
     return (
+        *rest,
         f"not verified, for this machine cannot run code for {job.target.name}; "
         "run 'edgetune compare' with --device, or on such a machine",
     )

@@ -24,10 +24,12 @@ LAYERS = [
     {"cli"},
     {"api"},
     {"workflow", "checking", "doctor"},
+    {"placement"},
     {"watcher"},
     {"model", "graph", "kernels", "tuning", "choices", "verify", "benchmarking"},
     {"sides"},
     {"runtime"},
+    {"standalone"},
     {"bundle"},
     {"logs", "devices"},
     {"toolchain"},
@@ -35,6 +37,7 @@ LAYERS = [
     {"config", "results", "cpu", "machine", "metaschedule"},
     {"resources"},
     {"records"},
+    {"sizes"},
     {"errors"},
 ]
 """From the top down: a part may import from the rows below its own, and from itself."""

@@ -47,6 +47,13 @@ def test_open_dimensions() -> None:
     assert result.params > 100_000
 
 
+def test_types_that_a_bundle_cannot_take_or_give() -> None:
+    result = check(model_of("(float[4] x) => (bfloat16[4] y) { y = Cast<to = 16>(x) }"))
+    assert not result.supported
+    assert [node.node for node in result.unsupported] == ["y"]
+    assert "cast it to float32 in the model" in result.unsupported[0].reason
+
+
 def test_every_missing_operator_is_named_in_every_graph() -> None:
     model = model_of(
         """(float[2] x, bool c, float[2, 2, 4] z) => (float[2] y, float[2, 2, 4] u) {

@@ -72,6 +72,8 @@ def run(command: Path, *args: object, cwd: Path) -> subprocess.CompletedProcess[
         "edgetune/_data/rpc/runner.py",
         "edgetune/_data/models/registry.toml",
         "edgetune/py.typed",
+        "edgetune/standalone/c/edgetune.h",
+        "edgetune/standalone/c/pool.c",
     ],
 )
 def test_the_wheel_holds_the_data(wheel: Path, name: str) -> None:

@@ -1,6 +1,7 @@
 """Time of each kernel of a bundle, and how far it is from what the machine allows.
 
-The Relax virtual machine calls an observer before and after each instruction. Kernels are timed where
+The Relax virtual machine calls an observer before and after each instruction; a standalone library times
+its kernels itself, and nothing is subtracted. Kernels are timed where
 they stand, with the caches as the kernels before left them. Observing costs a few microseconds an
 instruction, most of them outside the timed interval; the rest, the shortest interval of any
 instruction, is subtracted.
@@ -11,7 +12,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from edgetune.bundle.inputs import choose_inputs
 from edgetune.bundle.manifest import KernelEntry, Manifest
 from edgetune.bundle.reader import open_bundle
 from edgetune.errors import DeviceError, UsageError
-from edgetune.runtime import LoadedModel, load
+from edgetune.runtime import AnyModel, LoadedModel, load
 
 RUNS = 20
 _WARM_UP_RUNS = 3
@@ -99,6 +100,7 @@ def profile(
     device: str | None = None,
     *,
     inputs: str | Path | Mapping[str, Any] | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
     runs: int = RUNS,
 ) -> ProfileResult:
     """Time each kernel of a bundle on this machine and set it against the machine's roofline.
@@ -108,6 +110,7 @@ def profile(
         threads: threads to run on, the bundle's own number by default.
         device: where to run; only ``local`` so far.
         inputs: a ``.npz`` file or arrays by name; the recorded ones by default.
+        shapes: of the recorded inputs, for a bundle of several sizes; its largest by default.
         runs: observed runs.
 
     Raises:
@@ -121,7 +124,7 @@ def profile(
         raise DeviceError(
             f"a bundle cannot be profiled on {device!r}; leave --device away to profile it here"
         )
-    arrays = choose_inputs(open_bundle(bundle, check_files=False), inputs)
+    arrays = choose_inputs(open_bundle(bundle, check_files=False), inputs, shapes=shapes)
     model = load(bundle, threads=threads)
     machine = measure(model.threads)
     latency_ms = _latency_ms(model, arrays)
@@ -137,7 +140,7 @@ def profile(
     )
 
 
-def _latency_ms(model: LoadedModel, inputs: Mapping[str, np.ndarray]) -> float:
+def _latency_ms(model: AnyModel, inputs: Mapping[str, np.ndarray]) -> float:
     times: list[float] = []
     end = time.perf_counter() + _LEAST_S
     while len(times) < 2 * _WARM_UP_RUNS or time.perf_counter() < end:
@@ -147,7 +150,9 @@ def _latency_ms(model: LoadedModel, inputs: Mapping[str, np.ndarray]) -> float:
     return statistics.median(times[_WARM_UP_RUNS:]) * 1e3
 
 
-def _observed_run(model: LoadedModel, inputs: Mapping[str, np.ndarray]) -> list[_Call]:
+def _observed_run(model: AnyModel, inputs: Mapping[str, np.ndarray]) -> list[_Call]:
+    if not isinstance(model, LoadedModel):
+        return [_Call(*kernel) for kernel in model.observe(inputs)]
     calls: list[_Call] = []
     model.instrument(_observer(calls))
     try:
@@ -186,7 +191,8 @@ def summarize(runs: list[list[_Call]], manifest: Manifest, machine: Roofline) ->
         manifest: knows the kernels' operations and sources.
         machine: its limits.
     """
-    floor_ns = min(call.time_ns for calls in runs for call in calls)
+    in_vm = manifest.engine == "vm"
+    floor_ns = min((call.time_ns for calls in runs for call in calls if in_vm), default=0)
     entries = {symbol: entry for entry in manifest.kernels for symbol in entry.symbols}
     positions: dict[str, list[int]] = defaultdict(list)
     for position, call in enumerate(runs[0]):

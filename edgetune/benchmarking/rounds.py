@@ -47,6 +47,7 @@ def benchmark(
     *,
     model: Model | None = None,
     inputs: str | Path | Mapping[str, Any] | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
     rounds: int = ROUNDS,
     runs: int | None = None,
     progress: Progress | None = None,
@@ -62,6 +63,7 @@ def benchmark(
             the bundle runs alone, whatever ``against`` says: what runs here cannot be compared with it.
         model: the ONNX model for the other side, in place of the one in the bundle.
         inputs: a ``.npz`` file or arrays by name; the recorded ones by default.
+        shapes: of the recorded inputs, for a bundle of several sizes; its largest by default.
         rounds: how often the sides take turns.
         runs: timed runs of each side in a round; by default as many as half a second allows.
         progress: told after each round.
@@ -84,7 +86,7 @@ def benchmark(
     count = min(threads or opened.manifest.threads, len(usable_cpus()))
     names = ["edgetune"] if against is None else ["edgetune", against]
     with (
-        side_files(opened, model, choose_inputs(opened, inputs)) as files,
+        side_files(opened, model, choose_inputs(opened, inputs, shapes=shapes)) as files,
         contextlib.ExitStack() as stack,
     ):
         sides = [stack.enter_context(SideProcess(files.spec(name, count))) for name in names]

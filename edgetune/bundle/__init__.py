@@ -8,5 +8,6 @@ A bundle is a directory, or one ``.tar`` of it (docs/bundle.md describes the for
 * ``atomic.py``    a finished path takes the place of an older one
 * ``arrays.py``    arrays by name in ``.npz`` files
 * ``inputs.py``    given, recorded or random inputs, checked
+* ``serving.py``   which program serves given shapes; padding and cropping
 * ``reader.py``    opens a bundle and checks it: files, versions, machine
 """

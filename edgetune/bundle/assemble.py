@@ -21,7 +21,7 @@ from edgetune.bundle.arrays import write_npz
 from edgetune.bundle.atomic import publish, staging, writing
 from edgetune.bundle.storage import is_bundle, write_tar
 from edgetune.errors import MismatchError, OutputError
-from edgetune.records import Choice, CompareResult, CompiledModel, PreparedModel, Source
+from edgetune.records import Choice, CompareResult, CompiledModel, PreparedModel, Program, Source
 
 if TYPE_CHECKING:
     from edgetune.targets import Target
@@ -76,7 +76,7 @@ def write_bundle(
         directory = work / "bundle"
         with writing(out):
             directory.mkdir()
-            weights = _write_files(directory, compiled, prepared, lean)
+            weights = _write_files(directory, compiled, prepared)
         described = _describe(directory, compiled, prepared, target, choices, weights)
         verification = None
         if check is not None:
@@ -87,6 +87,8 @@ def write_bundle(
                 raise MismatchError(_mismatch_message(out, verification))
             described = described.model_copy(update={"verification": _verification_entry(verification)})
         with writing(out):
+            if lean:
+                described = _without_optional_files(directory, described)
             (directory / m.MANIFEST).write_bytes(described.to_json())
             finished = directory
             if archive:
@@ -109,16 +111,23 @@ def _refuse_to_overwrite(out: Path) -> None:
         )
 
 
-def _write_files(
-    directory: Path, compiled: CompiledModel, prepared: PreparedModel, lean: bool
-) -> tuple[m.Weight, ...]:
+def _without_optional_files(directory: Path, described: m.Manifest) -> m.Manifest:
+    """Take them away at the end: the check needs them."""
+    for name in _OPTIONAL:
+        (directory / name).unlink(missing_ok=True)
+    kept = {name: entry for name, entry in described.files.items() if name not in _OPTIONAL}
+    return described.model_copy(update={"files": kept})
+
+
+def _write_files(directory: Path, compiled: CompiledModel, prepared: PreparedModel) -> tuple[m.Weight, ...]:
     (directory / m.LIBRARY).write_bytes(compiled.library)
     (directory / m.LIBRARY).chmod(0o755)
     weights = _write_weights(directory / m.WEIGHTS, compiled.weights)
-    if not lean:
-        (directory / m.MODEL).write_bytes(prepared.onnx)
-        if prepared.reference_inputs and prepared.reference_outputs:
-            (directory / m.REFERENCE).write_bytes(_reference_bytes(prepared))
+    for name, data in compiled.files.items():
+        (directory / name).write_bytes(data)
+    (directory / m.MODEL).write_bytes(prepared.variants.onnx if prepared.variants else prepared.onnx)
+    if prepared.reference_inputs and prepared.reference_outputs:
+        (directory / m.REFERENCE).write_bytes(_reference_bytes(prepared))
     return weights
 
 
@@ -135,9 +144,15 @@ def _write_weights(path: Path, weights: Sequence[np.ndarray]) -> tuple[m.Weight,
 
 
 def _reference_bytes(prepared: PreparedModel) -> bytes:
-    """Inputs as ``input:NAME`` and ONNX Runtime's outputs as ``output:NAME``, in one .npz."""
-    arrays = {f"input:{name}": value for name, value in prepared.reference_inputs.items()}
-    arrays |= {f"output:{name}": value for name, value in prepared.reference_outputs.items()}
+    """Inputs as ``input:NAME`` and ONNX Runtime's outputs as ``output:NAME``, in one .npz.
+
+    Those of further runs, at other sizes, have ``runN:`` before them.
+    """
+    arrays: dict[str, np.ndarray] = {}
+    for number, run in enumerate(prepared.reference_runs):
+        prefix = f"run{number}:" if number else ""
+        arrays |= {f"{prefix}input:{name}": value for name, value in run.inputs.items()}
+        arrays |= {f"{prefix}output:{name}": value for name, value in run.outputs.items()}
     buffer = io.BytesIO()
     write_npz(buffer, arrays)
     return buffer.getvalue()
@@ -154,6 +169,8 @@ def _describe(
     from edgetune.toolchain import versions
 
     return m.Manifest(
+        schema_version=m.SCHEMA_VERSION if compiled.programs or compiled.standalone else 1,
+        engine="standalone" if compiled.standalone else "vm",
         model=m.ModelEntry(
             name=prepared.name, sha256=prepared.sha256, params=prepared.params, flops=prepared.flops
         ),
@@ -166,8 +183,13 @@ def _describe(
         records_sha256=records_digest(choices),
         kernels=tuple(_kernel_entry(choice, compiled) for choice in choices),
         weights=weights,
+        dimensions=tuple(m.DimensionEntry.of(dimension) for dimension in prepared.dimensions),
+        programs=tuple(_program_entry(program) for program in compiled.programs),
         frozen={name: _frozen_entry(value) for name, value in prepared.frozen.items()},
-        files={entry.name: _file_entry(entry) for entry in sorted(directory.iterdir())},
+        files={
+            entry.name: _file_entry(entry, optional=entry.name in (*_OPTIONAL, *compiled.files))
+            for entry in sorted(directory.iterdir())
+        },
     )
 
 
@@ -210,15 +232,24 @@ def _kernel_entry(choice: Choice, compiled: CompiledModel) -> m.KernelEntry:
     )
 
 
+def _program_entry(program: Program) -> m.ProgramEntry:
+    return m.ProgramEntry(
+        function=program.function,
+        inputs=tuple(m.Tensor.of(spec) for spec in program.inputs),
+        outputs=tuple(m.Tensor.of(spec) for spec in program.outputs),
+        weights=program.weights,
+    )
+
+
 def _frozen_entry(value: np.ndarray) -> dict[str, Any]:
     array = np.asarray(value)
     return {"dtype": array.dtype.name, "shape": list(array.shape), "values": array.reshape(-1).tolist()}
 
 
-def _file_entry(path: Path) -> m.FileEntry:
+def _file_entry(path: Path, optional: bool) -> m.FileEntry:
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return m.FileEntry(size=path.stat().st_size, sha256=digest, optional=path.name in _OPTIONAL)
+    return m.FileEntry(size=path.stat().st_size, sha256=digest, optional=optional)
 
 
 def _verification_entry(result: CompareResult) -> m.Verification:
@@ -234,6 +265,7 @@ def _verification_entry(result: CompareResult) -> m.Verification:
                 max_rel_error=min(output.max_rel_error, np.finfo(np.float64).max),
                 rtol=output.rtol,
                 atol=output.atol,
+                sizes=output.sizes,
             )
             for output in result.outputs
         ),

@@ -24,13 +24,17 @@ _RENAME_EXCHANGE = 2
 
 
 @contextmanager
-def staging(out: Path) -> Iterator[Path]:
+def staging(out: Path, what: str = "the bundle", option: str = "--out") -> Iterator[Path]:
     """A fresh directory beside ``out``, removed at the end with whatever is left in it.
+
+    Args:
+        out: where what is made in it is to appear.
+        what, option: see :func:`writing`.
 
     Raises:
         OutputError: it cannot be made.
     """
-    with writing(out):
+    with writing(out, what, option):
         out.parent.mkdir(parents=True, exist_ok=True)
         _sweep(out)
         work = out.parent / f".{out.name}.tmp-{os.getpid()}-{secrets.token_hex(4)}"
@@ -42,8 +46,14 @@ def staging(out: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def writing(out: Path) -> Iterator[None]:
-    """Say in the words of an :class:`OutputError` why ``out`` could not be written."""
+def writing(out: Path, what: str = "the bundle", option: str = "--out") -> Iterator[None]:
+    """Say in the words of an :class:`OutputError` why ``out`` could not be written.
+
+    Args:
+        out: the place.
+        what: is to be written there.
+        option: the option that names the place.
+    """
     try:
         yield
     except OSError as error:
@@ -54,7 +64,7 @@ def writing(out: Path) -> Iterator[None]:
         else:
             reason = f"{error.strerror or error}; change its permissions"
         raise OutputError(
-            f"cannot write the bundle {out}: {reason}, or choose another place with --out"
+            f"cannot write {what} {out}: {reason}, or choose another place with {option}"
         ) from error
 
 

@@ -9,16 +9,28 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    PositiveInt,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from edgetune.errors import BundleError, UnsupportedModelError
 from edgetune.records import TensorSpec
+from edgetune.sizes import Dimension, Sizes
 
 FORMAT: Final = "edgetune-bundle"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+"""The newest that is read. Version 1, which knows neither ``programs`` nor ``engine``, is written where it will do."""
 MANIFEST = "manifest.json"
 LIBRARY = "model.so"
 WEIGHTS = "weights.bin"
@@ -152,6 +164,42 @@ class OutputCheck(_Part):
     max_rel_error: float
     rtol: float
     atol: float
+    sizes: str = ""
+
+
+class DimensionEntry(_Part):
+    """A dimension that varies: its sizes, whether those in between are padded, and ``(tensor, axis)`` pairs."""
+
+    name: str
+    sizes: tuple[PositiveInt, ...] = Field(min_length=1)
+    padded: bool = False
+    inputs: tuple[tuple[str, NonNegativeInt], ...] = Field(min_length=1)
+    outputs: tuple[tuple[str, NonNegativeInt], ...] = ()
+
+    def dimension(self) -> Dimension:
+        """The same as what the stages exchange."""
+        return Dimension(self.name, Sizes(self.sizes, self.padded), self.inputs, self.outputs)
+
+    @classmethod
+    def of(cls, dimension: Dimension) -> DimensionEntry:
+        """From what the stages exchange."""
+        sizes = dimension.sizes
+        return cls(
+            name=dimension.name,
+            sizes=sizes.exact,
+            padded=sizes.padded,
+            inputs=dimension.inputs,
+            outputs=dimension.outputs,
+        )
+
+
+class ProgramEntry(_Part):
+    """The code for one combination of sizes: a function of the library and positions in ``weights``."""
+
+    function: str
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    weights: tuple[NonNegativeInt, ...] = ()
 
 
 class Verification(_Part):
@@ -165,14 +213,19 @@ class Verification(_Part):
 class Manifest(_Part):
     """All of ``manifest.json``.
 
+    ``engine`` says what runs the library: TVM's virtual machine, or nothing but the library itself.
     ``verification`` is None for a library that could not run where it was built (another machine's,
     and no device at hand). ``frozen`` holds the inputs of the original model that were fixed to a
     value: its dtype, shape and values. ``records_sha256`` is the digest of the (workload, trace)
     pairs of all kernels that were built from records.
+
+    Where sizes vary, ``inputs``, ``outputs`` and ``model.flops`` are those of the largest ones,
+    ``dimensions`` says which do, and ``programs`` has a function for each combination, the largest first.
     """
 
     format: Literal["edgetune-bundle"] = "edgetune-bundle"
-    schema_version: int = SCHEMA_VERSION
+    schema_version: int = 1
+    engine: Literal["vm", "standalone"] = "vm"
     model: ModelEntry
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
@@ -183,6 +236,8 @@ class Manifest(_Part):
     records_sha256: str
     kernels: tuple[KernelEntry, ...] = ()
     weights: tuple[Weight, ...] = ()
+    dimensions: tuple[DimensionEntry, ...] = ()
+    programs: tuple[ProgramEntry, ...] = ()
     frozen: dict[str, dict[str, Any]] = {}
     files: dict[str, FileEntry]
 
@@ -202,7 +257,48 @@ class Manifest(_Part):
         end = self.files[WEIGHTS].size
         if any(weight.offset + weight.size_bytes > end for weight in self.weights):
             raise ValueError(f"a weight lies beyond the end of {WEIGHTS}")
+        if any(index >= len(self.weights) for program in self.programs for index in program.weights):
+            raise ValueError("a program takes a weight that is not there")
+        ranks = {tensor.name: len(tensor.shape) for tensor in self.inputs}
+        places = [place for entry in self.dimensions for place in entry.inputs]
+        if any(axis >= ranks.get(name, 0) for name, axis in places):
+            raise ValueError("a dimension stands in an input that has no such axis")
         return self
+
+    def all_programs(self) -> tuple[ProgramEntry, ...]:
+        """The functions of the library, for a model of fixed shape ``main`` alone."""
+        if self.programs:
+            return self.programs
+        weights = tuple(range(len(self.weights)))
+        return (ProgramEntry(function="main", inputs=self.inputs, outputs=self.outputs, weights=weights),)
+
+    def input_specs(self) -> tuple[TensorSpec, ...]:
+        """The inputs, with the sizes that vary."""
+        varying: dict[str, list[tuple[int, Sizes]]] = {}
+        for entry in self.dimensions:
+            for name, axis in entry.inputs:
+                varying.setdefault(name, []).append((axis, entry.dimension().sizes))
+        return tuple(replace(t.spec(), varying=tuple(varying.get(t.name, ()))) for t in self.inputs)
+
+    def output_specs(self) -> tuple[TensorSpec, ...]:
+        """The outputs, with the sizes that vary."""
+        padded = {
+            place: entry.dimension().sizes
+            for entry in self.dimensions
+            if entry.padded
+            for place in entry.outputs
+        }
+        specs = []
+        for index, tensor in enumerate(self.outputs):
+            varying = []
+            for axis, at_each in enumerate(
+                zip(*(p.outputs[index].shape for p in self.programs), strict=False)
+            ):
+                sizes = padded.get((tensor.name, axis), Sizes(tuple(sorted(set(at_each)))))
+                if len(sizes.exact) > 1:
+                    varying.append((axis, sizes))
+            specs.append(replace(tensor.spec(), varying=tuple(varying)))
+        return tuple(specs)
 
     def frozen_inputs(self) -> dict[str, np.ndarray]:
         """The fixed inputs of the original model, as arrays."""
@@ -213,9 +309,17 @@ class Manifest(_Part):
 
     def to_json(self) -> bytes:
         """The bytes of ``manifest.json``; the same manifest always gives the same bytes."""
-        content = self.model_dump(mode="json")
+        content = self.model_dump(mode="json", exclude=None if self.programs else _ONLY_WHERE_SIZES_VARY)
         text = json.dumps({**content, "digest": _digest(content)}, indent=1, sort_keys=True, allow_nan=False)
         return (text + "\n").encode()
+
+
+_ONLY_WHERE_SIZES_VARY: Final[Any] = {
+    "dimensions": True,
+    "programs": True,
+    "verification": {"outputs": {"__all__": {"sizes"}}},
+}
+"""Left out of the manifest of a model of fixed shape: it is that of version 1 to the byte."""
 
 
 def parse_manifest(data: bytes, where: str) -> Manifest:

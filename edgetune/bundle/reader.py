@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import importlib.metadata
 import io
+import re
 import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +20,9 @@ from edgetune.bundle import manifest as m
 from edgetune.bundle.storage import Extent, Storage, open_storage
 from edgetune.cpu import architecture, missing_features
 from edgetune.errors import BundleError
+from edgetune.records import ReferenceRun
 
+_RECORDED = re.compile(r"(?:run(\d+):)?(input|output):(.*)", re.DOTALL)
 _PINNED = {"tvm": "apache-tvm", "tvm-ffi": "apache-tvm-ffi"}
 
 
@@ -39,22 +43,35 @@ class Bundle:
         extent = self.file(m.MODEL)
         return None if extent is None else extent.read()
 
-    def reference(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]] | None:
-        """Recorded inputs and ONNX Runtime's outputs for them, by name; None in a lean bundle.
+    def reference_runs(self) -> tuple[ReferenceRun, ...]:
+        """Recorded inputs and ONNX Runtime's outputs for them; none in a lean bundle.
+
+        Where sizes vary: a run for each combination, the largest first, then one at a size in between.
 
         Raises:
             BundleError: the file is damaged.
         """
         extent = self.file(m.REFERENCE)
         if extent is None:
-            return None
+            return ()
+        runs: dict[int, dict[str, dict[str, np.ndarray]]] = {0: {"input": {}, "output": {}}}
         try:
             with np.load(io.BytesIO(extent.read()), allow_pickle=False) as arrays:
-                inputs = {key[6:]: arrays[key] for key in arrays.files if key.startswith("input:")}
-                outputs = {key[7:]: arrays[key] for key in arrays.files if key.startswith("output:")}
+                for key in arrays.files:
+                    if match := _RECORDED.fullmatch(key):
+                        run = runs.setdefault(int(match[1] or 0), {"input": {}, "output": {}})
+                        run[match[2]][match[3]] = arrays[key]
         except (ValueError, OSError, zipfile.BadZipFile) as error:
             raise _changed(self.path, m.REFERENCE) from error
-        return inputs, outputs
+        return tuple(ReferenceRun(runs[number]["input"], runs[number]["output"]) for number in sorted(runs))
+
+    def reference(self) -> tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]] | None:
+        """Inputs and outputs of the first recorded run; None in a lean bundle.
+
+        Raises:
+            BundleError: the file is damaged.
+        """
+        return next(((run.inputs, run.outputs) for run in self.reference_runs()), None)
 
 
 def open_bundle(path: str | Path, *, check_files: bool = True) -> Bundle:
@@ -85,10 +102,12 @@ def check_loadable(bundle: Bundle) -> None:
     """Check that this machine and its packages can run the bundle's library.
 
     Raises:
-        BundleError: another architecture, missing CPU features, or other versions of TVM or tvm-ffi.
+        BundleError: another architecture, missing CPU features, or, for the VM, other versions of TVM or
+            tvm-ffi.
     """
     _check_machine(bundle)
-    _check_versions(bundle)
+    if bundle.manifest.engine == "vm":
+        _check_versions(bundle)
 
 
 def _check_files(bundle: Bundle, digests: bool) -> None:

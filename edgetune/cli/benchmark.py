@@ -43,6 +43,7 @@ def benchmark(
             show_default=False,
         ),
     ] = None,
+    shape: options.RunShapeOption = None,
     rounds: Annotated[
         int, typer.Option("--rounds", min=1, metavar="N", help="How often the sides take turns.")
     ] = 5,
@@ -78,6 +79,7 @@ def benchmark(
             settings.threads,
             settings.device,
             model=model,
+            shapes=options.parse_fixed_shapes(shape),
             rounds=rounds,
             runs=runs,
             progress=lambda done, total: out.detail(f"round {done} of {total}"),

@@ -22,6 +22,8 @@ def check(
     model: options.ModelArgument,
     shape: options.ShapeOption = None,
     freeze: options.FreezeOption = None,
+    cut: options.CutOption = None,
+    save_rest: options.SaveRestOption = None,
     target: options.TargetOption = None,
     json: options.JsonOption = False,
     verbose: options.VerboseOption = 0,
@@ -43,6 +45,8 @@ def check(
             options.parse_shapes(shape),
             options.parse_freeze(freeze),
             target=settings.target,
+            cut=cut or (),
+            save_rest=save_rest,
         )
         out.result(result.to_json(), lambda console: _print(console, result))
     if not result.supported:

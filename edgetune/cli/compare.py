@@ -52,11 +52,12 @@ def compare(
     """Compare a bundle's outputs with ONNX Runtime's.
 
     A value fails when its absolute error exceeds --atol and its relative error exceeds --rtol. The
-    tolerances that would pass are printed for each output. Exit code 3 when a value fails.
+    tolerances that would pass are printed for each output. A bundle of several sizes is compared at each
+    of them, and at one in between where it pads. Exit code 3 when a value fails.
     """
     with Output(json=json, verbose=verbose, quiet=quiet) as out:
+        from edgetune.api import compare as stage
         from edgetune.config import load_settings
-        from edgetune.verify import compare as stage
 
         settings = load_settings({"device": device}).settings
         result = stage(bundle, model, rtol, atol, inputs, settings.device)
@@ -75,10 +76,14 @@ def _print(console: Console, result: CompareResult) -> None:
     from rich.text import Text
 
     console.print(f"against {result.reference}: {'passed' if result.passed else 'failed'}", markup=False)
-    table = Table("output", "values", "failed", "max abs error", "max rel error", "would pass with", box=None)
+    sizes = ["sizes"] if any(output.sizes for output in result.outputs) else []
+    table = Table(
+        "output", *sizes, "values", "failed", "max abs error", "max rel error", "would pass with", box=None
+    )
     for output in result.outputs:
         table.add_row(
             Text(output.name),
+            *([output.sizes] if sizes else []),
             str(output.size),
             str(output.failed),
             f"{output.max_abs_error:.3g}",

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from edgetune.errors import UsageError
+from edgetune.sizes import parse_sizes
 
 ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="The ONNX file.", show_default=False)]
 BundleArgument = Annotated[
@@ -21,7 +22,17 @@ ShapeOption = Annotated[
     typer.Option(
         "--shape",
         metavar="NAME:DIMS",
-        help="Shape of an input, as x:1x3x224x224 or x:[1,3,224,224]; repeatable.",
+        help="Shape of an input, as x:1x3x224x224 or x:[1,3,224,224]; repeatable. A dimension that varies "
+        "from call to call: a range as 1..8, or the sizes to build kernels for as 1/4/8.",
+        show_default=False,
+    ),
+]
+RunShapeOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--shape",
+        metavar="NAME:DIMS",
+        help="Shape of an input, for a bundle of several sizes; repeatable.  [default: the largest]",
         show_default=False,
     ),
 ]
@@ -31,6 +42,24 @@ FreezeOption = Annotated[
         "--freeze",
         metavar="NAME=VALUE",
         help="Fixed value of an input that is really a setting, as sr=16000; repeatable.",
+        show_default=False,
+    ),
+]
+CutOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--cut",
+        metavar="TENSOR",
+        help="Stop at this tensor of the model, in place of its outputs; repeatable.",
+        show_default=False,
+    ),
+]
+SaveRestOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--save-rest",
+        metavar="FILE.onnx",
+        help="Write what comes after --cut as an ONNX model, to run on the bundle's outputs.",
         show_default=False,
     ),
 ]
@@ -97,6 +126,18 @@ LeanOption = Annotated[
         "--lean", help="Leave out the ONNX model and reference outputs, which only compare and benchmark use."
     ),
 ]
+StandaloneOption = Annotated[
+    bool,
+    typer.Option("--standalone", help="Make a library with a C API that needs nothing of TVM to run."),
+]
+WeightsOption = Annotated[
+    str,
+    typer.Option(
+        "--weights",
+        metavar="file|embed",
+        help="Of a standalone library: in a file beside it, or inside it.",
+    ),
+]
 RtolOption = Annotated[
     float | None,
     typer.Option(
@@ -140,15 +181,16 @@ VerboseOption = Annotated[
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Say only results and errors.")]
 
 
-def parse_shapes(texts: Sequence[str] | None) -> dict[str, tuple[int, ...]] | None:
+def parse_shapes(texts: Sequence[str] | None) -> dict[str, tuple[int | str, ...]] | None:
     """Shapes by input name, from texts such as ``x:1x3x224x224`` or ``x:[1,3,224,224]``.
 
-    The last colon ends the name, so names may contain colons (``x:0:1x3``).
+    The last colon ends the name, so names may contain colons (``x:0:1x3``). A dimension that varies stays
+    a text: ``1..8`` or ``1/4/8``.
 
     Raises:
         UsageError: a text is malformed, a dimension is not positive, or a name comes twice.
     """
-    shapes: dict[str, tuple[int, ...]] = {}
+    shapes: dict[str, tuple[int | str, ...]] = {}
     for text in texts or ():
         name, _, dims = text.rpartition(":")
         if not name or name in shapes:
@@ -160,17 +202,37 @@ def parse_shapes(texts: Sequence[str] | None) -> dict[str, tuple[int, ...]] | No
     return shapes or None
 
 
-def _dims(text: str, dims: str) -> tuple[int, ...]:
+def parse_fixed_shapes(texts: Sequence[str] | None) -> dict[str, tuple[int, ...]] | None:
+    """Shapes by input name, for one run: every dimension a number.
+
+    Raises:
+        UsageError: as for :func:`parse_shapes`, or a dimension varies.
+    """
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name, dims in (parse_shapes(texts) or {}).items():
+        shapes[name] = tuple(dim for dim in dims if isinstance(dim, int))
+        if len(shapes[name]) < len(dims):
+            raise UsageError(
+                f"--shape {name}:{'x'.join(map(str, dims))} has several sizes, but this command runs one; "
+                "give one number for each dimension"
+            )
+    return shapes or None
+
+
+def _dims(text: str, dims: str) -> tuple[int | str, ...]:
     if dims.startswith("[") and dims.endswith("]"):
-        parts = [part for part in dims[1:-1].split(",") if part.strip()]
+        parts = [part.strip() for part in dims[1:-1].split(",") if part.strip()]
     else:
-        parts = re.split("[x,]", dims)
-    if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
+        parts = [part.strip() for part in re.split("[x,]", dims)]
+    try:
+        sizes = [parse_sizes(part) for part in parts]
+    except UsageError as error:
         raise UsageError(
-            f"--shape {text!r}: {dims!r} is not a shape; "
-            "write positive whole numbers, as 1x3x224x224 or [1,3,224,224]"
-        )
-    return tuple(int(part) for part in parts)
+            f"--shape {text!r}: {dims!r} is not a shape; write positive whole numbers, as 1x3x224x224 or "
+            "[1,3,224,224], and for a dimension that varies a range or several sizes, as 1..8x3x224x224 or "
+            "1/4/8x3x224x224"
+        ) from error
+    return tuple(size[0] if len(size) == 1 else part for part, size in zip(parts, sizes, strict=True))
 
 
 def parse_freeze(texts: Sequence[str] | None) -> dict[str, Any] | None:

@@ -21,6 +21,7 @@ app = typer.Typer(rich_markup_mode=None)
 def profile(
     bundle: options.BundleArgument,
     threads: options.RunThreadsOption = None,
+    shape: options.RunShapeOption = None,
     runs: Annotated[int, typer.Option("--runs", min=1, metavar="N", help="Observed runs.")] = 20,
     device: options.DeviceOption = None,
     json: options.JsonOption = False,
@@ -38,7 +39,9 @@ def profile(
         from edgetune.config import load_settings
 
         settings = load_settings({"device": device, "threads": threads}).settings
-        result = stage(bundle, settings.threads, settings.device, runs=runs)
+        result = stage(
+            bundle, settings.threads, settings.device, shapes=options.parse_fixed_shapes(shape), runs=runs
+        )
         out.result(result.to_json(), lambda console: _print(console, result))
 
 

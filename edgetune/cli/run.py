@@ -40,6 +40,7 @@ def run(
             show_default=False,
         ),
     ] = None,
+    shape: options.RunShapeOption = None,
     seed: Annotated[int, typer.Option("--seed", min=0, metavar="N", help="Seed of random inputs.")] = 0,
     threads: options.RunThreadsOption = None,
     device: options.DeviceOption = None,
@@ -50,7 +51,7 @@ def run(
     """Run a bundle once and describe its outputs.
 
     Inputs come from an .npz file as numpy.savez writes it, one array for each input, of exactly its
-    name, dtype and shape; without one they are random.
+    name and dtype and of a shape that the bundle serves; without one they are random.
     """
     with Output(json=json, verbose=verbose, quiet=quiet) as out:
         from edgetune.bundle.inputs import choose_inputs
@@ -62,7 +63,8 @@ def run(
         where = load_settings({"device": device}).settings.device
         # The files are checked once: here for another machine, else by load.
         opened = open_bundle(bundle, check_files=is_remote(where))
-        inputs = choose_inputs(opened, input_, None if input_ else seed)
+        shapes = options.parse_fixed_shapes(shape)
+        inputs = choose_inputs(opened, input_, None if input_ else seed, shapes)
         if is_remote(where):
             with device_side(opened, inputs, where, threads or opened.manifest.threads) as side:
                 outputs = side.outputs()

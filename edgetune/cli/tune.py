@@ -57,6 +57,8 @@ def tune(
     out: options.OutOption = None,
     shape: options.ShapeOption = None,
     freeze: options.FreezeOption = None,
+    cut: options.CutOption = None,
+    save_rest: options.SaveRestOption = None,
     logs: options.LogsOption = None,
     threads: options.ThreadsOption = None,
     seed: Annotated[
@@ -67,6 +69,8 @@ def tune(
     atol: options.AtolOption = None,
     archive: options.ArchiveOption = False,
     lean: options.LeanOption = False,
+    standalone: options.StandaloneOption = False,
+    weights: options.WeightsOption = "file",
     json: options.JsonOption = False,
     verbose: options.VerboseOption = 0,
     quiet: options.QuietOption = False,
@@ -77,7 +81,9 @@ def tune(
     into the logs as soon as it is measured, so the same command goes on where it was stopped. Ctrl-C
     ends the search and still writes the best found so far (exit code 130). Without --trials and --time,
     tuning goes on until no kernel improves any more. Exit code 3, and no bundle, when outputs differ
-    from ONNX Runtime's; 5 when the budget ends before --goal is reached.
+    from ONNX Runtime's; 5 when the budget ends before --goal is reached. With a dimension that varies
+    (--shape x:1..8x3x224x224) the budget is shared by the kernels of all its sizes, and the latency is
+    that of the largest.
     """
     with Output(json=json, verbose=verbose, quiet=quiet) as out_:
         from edgetune.api import tune as stage
@@ -103,6 +109,10 @@ def tune(
                 atol=atol,
                 archive=archive,
                 lean=lean,
+                cut=cut or (),
+                save_rest=save_rest,
+                standalone=standalone,
+                weights=weights,
                 watcher=progress,
             )
         rows = len(result.tasks) if verbose else ROWS

@@ -26,7 +26,7 @@ import platformdirs
 from edgetune.cpu import architecture
 from edgetune.errors import DeviceError, ToolchainError
 from edgetune.resources import data_path
-from edgetune.toolchain import PINS, find_zig
+from edgetune.toolchain import PINS, zig
 
 RUNNER = "runner"
 _MANYLINUX = {
@@ -173,9 +173,9 @@ def compile_runner(source: Path, output: Path, arch: str) -> None:
         ToolchainError: neither is there, or the last one failed.
     """
     compilers = []
-    zig = find_zig()
-    if zig is not None:
-        compilers.append([str(zig), "cc", "-target", f"{arch}-linux-gnu.{GLIBC}"])
+    found = zig()
+    if found is not None:
+        compilers.append([str(found), "cc", "-target", f"{arch}-linux-gnu.{GLIBC}"])
     for name in (f"{arch.replace('_', '-')}-linux-gnu-gcc", *(["cc"] if arch == architecture() else [])):
         if shutil.which(name):
             compilers.append([name])

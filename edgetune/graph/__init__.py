@@ -1,5 +1,5 @@
 """From prepared ONNX to a tuned library: import, layout, fusion, tasks, code generation.
 
 In order: ``importer`` (ONNX to Relax), ``blocked`` (layouts and packed weights), ``lower`` (kernels and tasks),
-``compile`` (schedules applied, library linked).
+``merge`` (one module for all sizes of a model), ``compile`` (schedules applied, library linked).
 """

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,12 @@ import numpy as np
 import tvm
 from tvm import relax, te
 
-from edgetune.graph.lower import Lowered, as_kernel
+from edgetune.graph.lower import Lowered
+from edgetune.graph.merge import as_kernel
 from edgetune.graph.refusal import REFUSALS, reason, refusing
 from edgetune.kernels import plain
 from edgetune.kernels.registry import default_schedule
-from edgetune.records import Choice, CompiledModel, Task
+from edgetune.records import Choice, CompiledModel, Program, Task
 from edgetune.targets import Target
 from edgetune.toolchain import link_shared
 
@@ -36,13 +39,13 @@ def compile_model(lowered: Lowered, choices: Sequence[Choice], target: Target) -
         ToolchainError: the library cannot be linked.
         UnsupportedModelError: TVM cannot generate code for a kernel.
     """
-    mod = _schedule_kernels(lowered, {choice.task.workload: choice.trace for choice in choices}, target)
+    mod = schedule_kernels(lowered, {choice.task.workload: choice.trace for choice in choices}, target)
     try:
-        executable, weights = _generate(mod, target)
+        executable, lifted = _generate(mod, target)
     except REFUSALS:
-        mod = _with_buildable_kernels(lowered, mod, target)
+        mod = with_buildable_kernels(lowered, mod, target)
         with refusing(f"compiled for {target.name}"):
-            executable, weights = _generate(mod, target)
+            executable, lifted = _generate(mod, target)
     with tempfile.TemporaryDirectory(prefix="edgetune-") as folder:
         path = Path(folder, "model.so")
         executable.export_library(
@@ -54,9 +57,35 @@ def compile_model(lowered: Lowered, choices: Sequence[Choice], target: Target) -
         library = path.read_bytes()
     names = {task.workload: task.name for task in lowered.tasks}
     symbols = {kernel: names[workload] for kernel, workload in lowered.kernels.items() if workload in names}
-    return CompiledModel(
-        library, weights, lowered.inputs, lowered.outputs, {k: v for k, v in symbols.items() if k != v}
-    )
+    symbols = {kernel: name for kernel, name in symbols.items() if kernel != name}
+    weights, programs = _shared_weights(lifted, lowered.programs)
+    return CompiledModel(library, weights, lowered.inputs, lowered.outputs, symbols, programs)
+
+
+def _shared_weights(
+    lifted: Mapping[str, Sequence[np.ndarray]], programs: Sequence[Program]
+) -> tuple[tuple[np.ndarray, ...], tuple[Program, ...]]:
+    """The weights of all functions, each stored once, and which of them every program takes.
+
+    Those of ``main`` come first and as they are: a model of fixed shape has no others.
+    """
+    weights = list(lifted["main"])
+    known = {_identity(array): index for index, array in reversed(list(enumerate(weights)))}
+    taken = [replace(program, weights=tuple(range(len(weights)))) for program in programs[:1]]
+    for program in programs[1:]:
+        indices = []
+        for array in lifted[program.function]:
+            index = known.setdefault(_identity(array), len(weights))
+            if index == len(weights):
+                weights.append(array)
+            indices.append(index)
+        taken.append(replace(program, weights=tuple(indices)))
+    return tuple(weights), tuple(taken)
+
+
+def _identity(array: np.ndarray) -> tuple[str, tuple[int, ...], bytes]:
+    data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+    return array.dtype.name, array.shape, hashlib.sha256(data).digest()
 
 
 def applies(task: Task, trace: str) -> bool:
@@ -78,7 +107,7 @@ def scheduled_kernel(kernel: tvm.IRModule, trace: str | None, target: Target) ->
     return schedule.mod["main"]
 
 
-def _schedule_kernels(lowered: Lowered, traces: Mapping[str, str | None], target: Target) -> tvm.IRModule:
+def schedule_kernels(lowered: Lowered, traces: Mapping[str, str | None], target: Target) -> tvm.IRModule:
     """The module with every kernel under the schedule chosen for its workload."""
     functions = {}
     for var, func in lowered.mod.functions.items():
@@ -90,13 +119,18 @@ def _schedule_kernels(lowered: Lowered, traces: Mapping[str, str | None], target
     return tvm.IRModule(functions)
 
 
-def _generate(mod: tvm.IRModule, target: Target) -> tuple[Any, tuple[np.ndarray, ...]]:
-    """Code for a module of scheduled kernels, and the weights that it takes."""
-    mod, weights = lift_weights(_with_kernel(mod))
-    return relax.build(mod, target=target.tvm(), relax_pipeline=_vm_pipeline(), exec_mode="bytecode"), weights
+def _generate(mod: tvm.IRModule, target: Target) -> tuple[Any, dict[str, tuple[np.ndarray, ...]]]:
+    """Code for a module of scheduled kernels, and the weights that each of its functions takes."""
+    mod = _with_kernel(mod)
+    weights = {}
+    for var, func in mod.functions.items():
+        if isinstance(func, relax.Function):
+            mod, weights[var.name_hint] = lift_weights(mod, var.name_hint)
+    executable = relax.build(mod, target=target.tvm(), relax_pipeline=_vm_pipeline(), exec_mode="bytecode")
+    return executable, weights
 
 
-def _with_buildable_kernels(lowered: Lowered, mod: tvm.IRModule, target: Target) -> tvm.IRModule:
+def with_buildable_kernels(lowered: Lowered, mod: tvm.IRModule, target: Target) -> tvm.IRModule:
     """``mod`` with its loops left as they are in each kernel whose schedule TVM generates no code for."""
     functions = dict(mod.functions)
     for var, func in mod.functions.items():
@@ -123,12 +157,12 @@ def _with_kernel(mod: tvm.IRModule) -> tvm.IRModule:
     return tvm.IRModule({**mod.functions, tvm.ir.GlobalVar("no_kernel"): empty})
 
 
-def lift_weights(mod: tvm.IRModule) -> tuple[tvm.IRModule, tuple[np.ndarray, ...]]:
-    """Turn the constant tensors of ``main`` into parameters after its inputs, and return their values.
+def lift_weights(mod: tvm.IRModule, name: str) -> tuple[tvm.IRModule, tuple[np.ndarray, ...]]:
+    """Turn the constant tensors of a function into parameters after its inputs, and return their values.
 
     Weights then live in a file beside the library, mapped into memory and shared, instead of in code.
     """
-    main = mod["main"]
+    main = mod[name]
     lifted: list[tuple[Any, relax.Var]] = []
 
     @relax.expr_functor.mutator
@@ -147,7 +181,7 @@ def lift_weights(mod: tvm.IRModule) -> tuple[tvm.IRModule, tuple[np.ndarray, ...
     function = relax.Function(
         [*main.params, *(var for _, var in lifted)], body, main.ret_ty, main.is_pure, main.attrs
     )
-    updated = tvm.IRModule({**mod.functions, mod.get_global_var("main"): function})
+    updated = tvm.IRModule({**mod.functions, mod.get_global_var(name): function})
     return updated, tuple(np.asarray(constant.value.numpy()) for constant, _ in lifted)
 
 

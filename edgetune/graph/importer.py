@@ -23,6 +23,7 @@ from tvm.relax.frontend.onnx import from_onnx, onnx_frontend
 from edgetune.errors import UnsupportedModelError
 from edgetune.graph.converters import CONVERTERS
 from edgetune.graph.legalize import power
+from edgetune.graph.narrow_types import hold_in_bytes
 
 Converter = Callable[..., Any]
 
@@ -39,6 +40,7 @@ def import_onnx(model: bytes) -> tvm.IRModule:
     with _own_converters(), warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         try:
+            hold_in_bytes(proto)
             return from_onnx(proto, shape_dict=_empty_inputs(proto), keep_params_in_input=False)
         except Exception as error:  # TVM raises every kind of exception from converters
             reason = str(error).strip().splitlines()

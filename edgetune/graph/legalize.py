@@ -15,6 +15,8 @@ import numpy as np
 import tvm
 from tvm import relax, te, tirx, topi
 
+from edgetune.graph import accumulate
+
 Legalization = Callable[[relax.BlockBuilder, Any], Any]
 
 
@@ -26,9 +28,10 @@ def legalizations() -> dict[str, Legalization]:
         "relax.exp": _elementwise(exp),
         "relax.sigmoid": _elementwise(sigmoid),
         "relax.tanh": _elementwise(tanh),
-        "relax.nn.silu": _elementwise(lambda x: shared(x, lambda x: x * sigmoid(x))),
+        "relax.nn.silu": _elementwise(_in_float32(lambda x: shared(x, lambda x: x * sigmoid(x)))),
         "relax.nn.softmax": _softmax,
         "relax.power": _power,
+        **accumulate.legalizations(),
     }
 
 
@@ -56,6 +59,19 @@ def _sharing(function: Callable[[te.PrimExpr], te.PrimExpr]) -> Callable[[te.Pri
     return once
 
 
+def _in_float32(function: Callable[[te.PrimExpr], te.PrimExpr]) -> Callable[[te.PrimExpr], te.PrimExpr]:
+    """Compute a function of 16-bit floats in float32, so that only its result is rounded."""
+
+    @functools.wraps(function)
+    def wide(x: te.PrimExpr) -> te.PrimExpr:
+        own = _dtype(x)
+        if own not in accumulate.HALVES:
+            return function(x)
+        return function(x.astype("float32")).astype(own)
+
+    return wide
+
+
 @_sharing
 def relu(x: te.PrimExpr) -> te.PrimExpr:
     """Give max(x, 0), NaN kept: a comparison with NaN is false."""
@@ -63,6 +79,7 @@ def relu(x: te.PrimExpr) -> te.PrimExpr:
     return tirx.Select(x < zero, zero, x)
 
 
+@_in_float32
 @_sharing
 def exp(x: te.PrimExpr) -> te.PrimExpr:
     """Give e to the x in float32, within 2 units in the last place; other types go to the C library.
@@ -113,12 +130,14 @@ def exp(x: te.PrimExpr) -> te.PrimExpr:
     return tirx.Select(x < low, number(0.0), result)
 
 
+@_in_float32
 def sigmoid(x: te.PrimExpr) -> te.PrimExpr:
     """1 / (1 + e^-x), within 3 units in the last place in float32."""
     one = tirx.const(1, _dtype(x))
     return one / (one + exp(-x))
 
 
+@_in_float32
 @_sharing
 def tanh(x: te.PrimExpr) -> te.PrimExpr:
     """Hyperbolic tangent in float32, within 2 units in the last place; other types go to the C library.
@@ -239,9 +258,13 @@ def _softmax(builder: relax.BlockBuilder, call: Any) -> Any:
         )
         raised = te.compute(x.shape, lambda *i: exp(x(*i) - highest(*drop(i))), name="T_softmax_exp")
         j = te.reduce_axis((0, length), "j")
+        own = x.dtype
+        kind = "float32" if own in accumulate.HALVES else own
         total = te.compute(
-            shape, lambda *i: te.sum(raised(*at(i if outer else (), j)), axis=j), name="T_softmax_sum"
+            shape,
+            lambda *i: te.sum(raised(*at(i if outer else (), j)).astype(kind), axis=j),
+            name="T_softmax_sum",
         )
-        return te.compute(x.shape, lambda *i: raised(*i) / total(*drop(i)), name="T_softmax_norm")
+        return te.compute(x.shape, lambda *i: raised(*i) / total(*drop(i)).astype(own), name="T_softmax_norm")
 
     return builder.call_te(compute, call.args[0], primfunc_name_hint="softmax")

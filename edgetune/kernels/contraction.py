@@ -98,8 +98,8 @@ def _schedule(
 def _columns_stored_together(sch: Schedule) -> int | None:
     """The group of columns that ``products.batched`` stores together, which no tile may straddle."""
     last = sch.get_consumers(sch.get_sblock(STAGE))
-    axes = sch.get(last[0]).iter_vars if last else ()
-    return int(axes[3].dom.extent) if len(axes) == 5 else None
+    shape = [int(axis.dom.extent) for axis in sch.get(last[0]).iter_vars] if last else []
+    return shape[3] if len(shape) == 5 else None
 
 
 def parallel_chunks(

@@ -37,6 +37,12 @@ _STAGE = "window"
 _AXES = ("n", "c", "h", "w", "i", "kh", "kw")
 
 
+largest = te.comm_reducer(
+    lambda a, b: te.max(a, b), lambda kind: tvm.tirx.const(float("-inf"), kind), name="largest"
+)
+"""The maximum of floating-point numbers; TVM's own starts from the largest finite number."""
+
+
 def output_size(
     size: tuple[int, int],
     kernel: tuple[int, int],
@@ -82,8 +88,8 @@ def max_pool(
     dilation: tuple[int, int],
 ) -> te.Tensor:
     """Maximum over each window of ``x [N, C/b, H*W, b]``; padding never wins."""
-    lowest = tvm.tirx.min_value(x.dtype)
-    return _slide(x, size, kernel, stride, padding, dilation, lowest, te.max, lambda value, *_: value)
+    lowest = tvm.tirx.const(float("-inf"), x.dtype)
+    return _slide(x, size, kernel, stride, padding, dilation, lowest, largest, lambda value, *_: value)
 
 
 def avg_pool(

@@ -8,6 +8,9 @@
     reference.py    seeded random inputs, and the reference's outputs for them
     shapes.py       type and shape of every tensor
     flops.py        parameters and floating-point operations
+    variants.py     which fixed shapes a model of varying sizes is prepared for
+    rowwise/        a proof that rows are computed apart, so that padding is exact
+    padding.py      which dimension is padded
     prepare.py      all of it in order
     registry.py     the public models of the tests and benchmarks
 

@@ -169,10 +169,10 @@ def skeleton(model: ModelProto) -> ModelProto:
     light = ModelProto()
     for field, value in model.ListFields():
         if field.name != "graph":
-            _copy_field(light, field.name, value)
+            copy_field(light, field.name, value)
     for field, value in model.graph.ListFields():
         if field.name != "initializer":
-            _copy_field(light.graph, field.name, value)
+            copy_field(light.graph, field.name, value)
     declared = {value.name for value in model.graph.input}
     for tensor in model.graph.initializer:
         if tensor_bytes(tensor) <= SMALL_TENSOR_BYTES:
@@ -184,7 +184,8 @@ def skeleton(model: ModelProto) -> ModelProto:
     return light
 
 
-def _copy_field(target: ModelProto | GraphProto, name: str, value: object) -> None:
+def copy_field(target: ModelProto | GraphProto, name: str, value: object) -> None:
+    """Give a message's field a copy of ``value``, as ``ListFields`` gives it."""
     if hasattr(value, "extend") or hasattr(value, "append"):
         getattr(target, name).extend(value)
     elif hasattr(value, "CopyFrom"):

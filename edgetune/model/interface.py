@@ -62,6 +62,18 @@ def outputs(model: ModelProto) -> tuple[Value, ...]:
     return tuple(_value(value, "output") for value in model.graph.output)
 
 
+def declared_outputs(model: ModelProto) -> tuple[Value, ...]:
+    """The graph's outputs, in order; the dtype of what is no numeric tensor is its kind (``sequence``)."""
+    values = []
+    for value in model.graph.output:
+        try:
+            values.append(_value(value, "output"))
+        except UnsupportedModelError:
+            kind = str(value.type.WhichOneof("value")).removesuffix("_type")
+            values.append(Value(value.name, "string" if kind == "tensor" else kind, None))
+    return tuple(values)
+
+
 def _value(value: ValueInfoProto, what: str) -> Value:
     kind = value.type.WhichOneof("value")
     tensor = value.type.tensor_type

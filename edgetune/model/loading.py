@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
-from google.protobuf.message import DecodeError, EncodeError
+from google.protobuf.message import DecodeError, EncodeError, Message
 from onnx import AttributeProto, ModelProto, TensorProto
 
 from edgetune.errors import ModelError
@@ -147,6 +147,62 @@ def _require_graph(proto: ModelProto, what: str) -> None:
         raise ModelError(
             f"{what} is not a whole ONNX model: it has no {', no '.join(missing)}; copy or export it again"
         )
+    _refuse_damaged_texts(proto, what)
+    _refuse_unknown_types(proto, what)
+    _refuse_missing_inputs(proto, what)
+
+
+def _refuse_damaged_texts(proto: ModelProto, what: str) -> None:
+    """Refuse names that are no text: protobuf hands those of a damaged file on as bytes, or fails at them later."""
+    try:
+        damaged = not all(isinstance(text, str) for text in _texts(proto))
+    except UnicodeDecodeError:
+        damaged = True
+    if damaged:
+        raise ModelError(f"{what} is damaged: a name in it is no text; copy or export it again")
+
+
+def _refuse_unknown_types(proto: ModelProto, what: str) -> None:
+    """Refuse element types that the installed onnx does not know: no later step can handle them."""
+    used = {int(tensor.data_type) for tensor in _tensors(proto)}
+    for graph in graphs.walk_graphs(proto.graph):
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            used.add(int(value.type.tensor_type.elem_type))
+    if unknown := sorted(used - set(TensorProto.DataType.values())):
+        raise ModelError(
+            f"{what} has tensors of type number {unknown[0]}, which onnx {onnx.__version__} does not know: it is "
+            "damaged, or needs a newer onnx package"
+        )
+
+
+def _refuse_missing_inputs(proto: ModelProto, what: str) -> None:
+    """Refuse nodes that leave out an input which is not optional: ONNX Runtime dies of some (Max)."""
+    opset = graphs.opset(proto)
+    for node in graphs.walk_nodes(proto.graph):
+        if "" not in node.input or node.domain not in graphs.DEFAULT_DOMAINS:
+            continue
+        try:
+            formal = onnx.defs.get_schema(node.op_type, opset).inputs
+        except onnx.defs.SchemaError:
+            continue
+        for index, name in enumerate(node.input):
+            kind = formal[min(index, len(formal) - 1)].option if formal else None
+            if not name and kind != onnx.defs.OpSchema.FormalParameterOption.Optional:
+                raise ModelError(
+                    f"{what} is no valid ONNX: the {node.op_type} node {node.name!r} leaves out its input {index}, "
+                    "which is not optional; export the model again"
+                )
+
+
+def _texts(message: Message) -> Iterator[str | bytes]:
+    """Every string field of a message and of those in it."""
+    for field, value in message.ListFields():
+        many = [value] if isinstance(value, str | bytes | Message) else value
+        if field.type == field.TYPE_STRING:
+            yield from many
+        elif field.type == field.TYPE_MESSAGE:
+            for child in many:
+                yield from _texts(child)
 
 
 def _tensors(proto: ModelProto) -> Iterator[TensorProto]:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from onnx import ModelProto
 
-from edgetune.errors import ModelError
+from edgetune.bundle.arrays import write_npz
+from edgetune.errors import EdgetuneError, ModelError
 from edgetune.model import flops, graphs, interface, pipeline
+from edgetune.model.cutting import first_part
 from edgetune.model.loading import SourceModel, load_model
+from edgetune.model.padding import Padding
 from edgetune.model.passes import PASSES
 from edgetune.model.passes.bind_shapes import bind_shapes
 from edgetune.model.passes.freeze_inputs import freeze_inputs, frozen_arrays
@@ -18,7 +24,10 @@ from edgetune.model.passes.normalize import normalize
 from edgetune.model.reference import Ranges, difference, random_inputs, reference_run
 from edgetune.model.session import Arrays, Session
 from edgetune.model.shapes import annotate
-from edgetune.records import PreparedModel, TensorSpec
+from edgetune.model.variants import Shapes, leave_open, plan
+from edgetune.records import PreparedModel, TensorSpec, Variants
+from edgetune.sides.base import SideSpec
+from edgetune.sides.process import SideProcess
 
 REFERENCE_SEED = 0
 _OLDEST_OPSET = 7
@@ -28,33 +37,84 @@ CHECK_SEED = 1
 
 def prepare(
     model: str | os.PathLike[str] | bytes | ModelProto | SourceModel,
-    shapes: Mapping[str, Sequence[int]] | None = None,
+    shapes: Shapes | None = None,
     freeze: Mapping[str, Any] | None = None,
+    cut: Sequence[str] = (),
 ) -> PreparedModel:
     """Bind shapes, freeze inputs, simplify; check the result and keep the original's outputs.
 
+    Where sizes vary, that is done for each combination of them, and it is found out whether sizes in
+    between can be served by padding.
+
     Args:
         model: path, bytes or ``ModelProto``.
-        shapes: input name -> sizes, for every input with an open dimension.
+        shapes: input name -> sizes, for every input with an open dimension; see ``sizes.parse_sizes`` for
+            those that vary.
         freeze: input name -> value, for inputs that are settings; they are inputs no longer.
+        cut: tensors to compute in place of the model's outputs; what only other outputs need is left out.
 
     Raises:
         ModelError: the model cannot be read, has open dimensions that ``shapes`` leaves open, or
             ONNX Runtime cannot run it.
         UnsupportedModelError: an input or output is no numeric tensor.
-        UsageError: ``shapes`` or ``freeze`` do not fit the model.
+        UsageError: ``shapes``, ``freeze`` or ``cut`` do not fit the model.
     """
     loaded = model if isinstance(model, SourceModel) else load_model(model)
+    if cut:
+        part = first_part(loaded, shapes or {}, freeze or {}, cut)
+        loaded, shapes, freeze = part.model, part.shapes, part.freeze
     declared = interface.inputs(loaded.proto)
     interface.outputs(loaded.proto)
     frozen = frozen_arrays(declared, freeze or {})
-    bound = bind_shapes(normalize(freeze_inputs(loaded.proto, freeze or {}).model).model, shapes or {}).model
+    planned = plan([value for value in declared if value.name not in frozen], shapes or {})
+    first, *smaller = (
+        _prepare_fixed(loaded, planned.shapes(sizes), freeze) for sizes in planned.combinations
+    )
+    if not planned.dimensions:
+        return first
+    normalized = normalize(freeze_inputs(loaded.proto, freeze or {}).model).model
+    found = Padding(planned, normalized, _reference_session(loaded.proto), frozen).find()
+    opened = leave_open(normalized, planned, planned.combinations[0], planned.dimensions)
+    variants = Variants(found.dimensions, tuple(smaller), opened.SerializeToString(), found.run)
+    return replace(first, variants=variants, notes=(*first.notes, *found.notes))
+
+
+def _prepare_fixed(
+    loaded: SourceModel, shapes: Mapping[str, Sequence[int]], freeze: Mapping[str, Any] | None
+) -> PreparedModel:
+    """The model at one combination of sizes."""
+    frozen = frozen_arrays(interface.inputs(loaded.proto), freeze or {})
+    bound = bind_shapes(normalize(freeze_inputs(loaded.proto, freeze or {}).model).model, shapes).model
     specs = tuple(value.spec() for value in interface.inputs(bound))
 
     session = _reference_session(loaded.proto)
+    if any(0 in spec.shape for spec in specs):
+        _survive(loaded.proto, specs, frozen)
     reference_inputs, reference_outputs, ranges = reference_run(session, specs, frozen, REFERENCE_SEED)
     result = pipeline.run_passes(bound, PASSES, _values_check(session, specs, frozen, ranges))
-    return _finish(loaded, result, specs, reference_inputs, reference_outputs)
+    return _finish(loaded, result, specs, frozen, reference_inputs, reference_outputs)
+
+
+def _survive(model: ModelProto, specs: Sequence[TensorSpec], frozen: Arrays) -> None:
+    """Run the model in a process of its own first: ONNX Runtime dies of some operators on no elements (LSTM).
+
+    Raises:
+        ModelError: it died.
+    """
+    with tempfile.TemporaryDirectory(prefix="edgetune-") as name:
+        path, inputs = Path(name, "model.onnx"), Path(name, "inputs.npz")
+        path.write_bytes(model.SerializeToString())
+        write_npz(inputs, {**random_inputs(specs, REFERENCE_SEED), **frozen})
+        try:
+            with SideProcess(SideSpec("onnxruntime", str(path), str(inputs), 1)) as side:
+                side.outputs()
+        except ModelError:
+            return  # what it says for itself is said again, and better, by the run proper
+        except EdgetuneError as error:
+            raise ModelError(
+                "ONNX Runtime, the reference, does not survive this model, which has an input of no elements: give "
+                "every input at least one, with --shape, or export the model so"
+            ) from error
 
 
 def _reference_session(model: ModelProto) -> Session:
@@ -94,6 +154,7 @@ def _finish(
     loaded: SourceModel,
     result: pipeline.PassResult,
     specs: tuple[TensorSpec, ...],
+    frozen: Arrays,
     reference_inputs: Arrays,
     reference_outputs: Arrays,
 ) -> PreparedModel:
@@ -115,6 +176,7 @@ def _finish(
         inputs=specs,
         outputs=tuple(outputs),
         notes=tuple(notes),
+        frozen=frozen,
         reference_inputs=reference_inputs,
         reference_outputs=reference_outputs,
         params=flops.count_params(model),

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgetune.runtime import LoadedModel, load
+from edgetune.runtime import AnyModel, load
 from edgetune.sides.base import SideSpec
 
 
 class BundleSide:
     """Runs a loaded bundle as a user's program would: NumPy arrays in, NumPy arrays out."""
 
-    def __init__(self, model: LoadedModel, inputs: dict[str, np.ndarray]) -> None:
+    def __init__(self, model: AnyModel, inputs: dict[str, np.ndarray]) -> None:
         self._model = model
         self._inputs = inputs
 

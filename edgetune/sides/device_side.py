@@ -11,6 +11,7 @@ import numpy as np
 
 from edgetune.bundle import manifest as m
 from edgetune.bundle.reader import Bundle
+from edgetune.bundle.serving import Serving
 from edgetune.cpu import architecture, missing_features
 from edgetune.devices.inventory import open_device
 from edgetune.devices.probe import Probe
@@ -68,6 +69,11 @@ def check_fits(bundle: Bundle, name: str, probe: Probe) -> None:
             f"{bundle.path} was made for {target.name} ({target.kind}, {wanted}), device '{name}' is {probe.arch}; "
             f"build one for it with --device {name}"
         )
+    if bundle.manifest.engine != "vm":
+        raise BundleError(
+            f"{bundle.path} is a standalone library, and devices run bundles for TVM's virtual machine; build one "
+            f"without --standalone, or link the library into a program on '{name}'"
+        )
     missing = missing_features(target.cpu_features, probe.features, probe.arch)
     if missing:
         raise BundleError(
@@ -88,7 +94,8 @@ class DeviceSide:
         self.version = f"edgetune {bundle.manifest.versions['edgetune']}"
         self._session = session
         self._bundle = bundle
-        self._names = [item.name for item in bundle.manifest.outputs]
+        self._service = Serving(bundle.manifest).choose({name: array.shape for name, array in inputs.items()})
+        self._program = bundle.manifest.all_programs()[self._service.program]
         self._base_bytes = self._peak_bytes()
         with self._guarded(TRANSFER_TIMEOUT_S, "sending the bundle"):
             session.upload(m.LIBRARY, bundle.storage.files[m.LIBRARY].read())
@@ -99,9 +106,8 @@ class DeviceSide:
             self.load_s = time.perf_counter() - started
             session.remove(m.LIBRARY)
             self._device = session.tvm_device("cpu")
-            self._arguments = self._send([inputs[item.name] for item in bundle.manifest.inputs])
-            self._arguments += self._send(_weights(bundle))
-            self._machine["set_input"]("main", *self._arguments)
+            arguments = self._send([*self._filled(inputs), *_weights(bundle, self._program.weights)])
+            self._machine["set_input"](self._program.function, *arguments)
 
     def run(self, count: int, seconds: float = 0.0) -> list[float]:
         """Milliseconds of single runs, on the device's own clock: ``count``, and more for ``seconds``."""
@@ -116,11 +122,13 @@ class DeviceSide:
     def outputs(self) -> dict[str, np.ndarray]:
         """The outputs of one run, by name."""
         with self._guarded(RUN_TIMEOUT_S, "running the bundle"):
-            self._machine["invoke_stateful"]("main")
-            arity = int(self._machine["get_output_arity"]("main"))
+            name = self._program.function
+            self._machine["invoke_stateful"](name)
+            arity = int(self._machine["get_output_arity"](name))
             get = self._machine["get_output"]
-            tensors = [get("main")] if arity < 0 else [get("main", index) for index in range(arity)]
-            return {name: tensor.numpy() for name, tensor in zip(self._names, tensors, strict=True)}
+            tensors = [get(name)] if arity < 0 else [get(name, index) for index in range(arity)]
+            arrays = zip(self._program.outputs, tensors, strict=True)
+            return self._service.crop({item.name: tensor.numpy() for item, tensor in arrays})
 
     def memory_bytes(self) -> tuple[int, int]:
         """Peak resident memory of the session's process, and how much of it came after its start."""
@@ -132,7 +140,16 @@ class DeviceSide:
 
     def _timed(self, count: int) -> list[float]:
         evaluate = self._machine.time_evaluator("invoke_stateful", self._device, number=1, repeat=count)
-        return [float(time_s) for time_s in evaluate("main").results]
+        return [float(time_s) for time_s in evaluate(self._program.function).results]
+
+    def _filled(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        """The inputs as the program takes them: padded where sizes vary."""
+        arrays = []
+        for item in self._program.inputs:
+            array = np.zeros(item.shape, item.dtype)
+            self._service.fill(item.name, array, inputs[item.name])
+            arrays.append(array)
+        return arrays
 
     def _send(self, arrays: Sequence[np.ndarray]) -> list[Any]:
         import tvm
@@ -155,11 +172,13 @@ class DeviceSide:
             ) from error
 
 
-def _weights(bundle: Bundle) -> list[np.ndarray]:
+def _weights(bundle: Bundle, chosen: Sequence[int]) -> list[np.ndarray]:
+    """The weights at these positions, in this order."""
     data = bundle.storage.files[m.WEIGHTS].read() if bundle.manifest.weights else b""
+    weights = [bundle.manifest.weights[index] for index in chosen]
     return [
         np.frombuffer(data, np.uint8, weight.size_bytes, weight.offset)
         .view(weight.dtype)
         .reshape(weight.shape)
-        for weight in bundle.manifest.weights
+        for weight in weights
     ]

@@ -163,3 +163,24 @@ class TestExternalData:
         monkeypatch.setattr(loading, "LIMIT_BYTES", path.stat().st_size + 10)
         with pytest.raises(ModelError, match="with its external data, is over 2 GB"):
             load_model(path)
+
+
+def test_a_name_that_is_no_text() -> None:
+    """Protobuf gives a damaged name as bytes; ``node`` would then be no string anywhere."""
+    data = RELU.SerializeToString().replace(b"Relu", b"Rel\xfa")
+    with pytest.raises(ModelError, match="damaged: a name in it is no text"):
+        load_model(data)
+
+
+def test_a_type_that_nobody_knows() -> None:
+    model = onnx.ModelProto.FromString(RELU.SerializeToString())
+    model.graph.input[0].type.tensor_type.elem_type = 122
+    with pytest.raises(ModelError, match="type number 122"):
+        load_model(model)
+
+
+def test_an_input_that_must_not_be_left_out() -> None:
+    text = '<ir_version: 8, opset_import: ["": 17]> g (float[3] x) => (float[3] y) {{ y = {} }}'
+    with pytest.raises(ModelError, match="the Max node '' leaves out its input 1"):
+        load_model(parse_model(text.format('Max(x, "")')))
+    load_model(parse_model(text.format('Clip(x, "", x)')))

@@ -10,6 +10,7 @@ from edgetune.graph.converters import (
     elementwise,
     fused,
     integer,
+    narrow,
     pooling,
     qlinear,
     quantization,
@@ -17,13 +18,16 @@ from edgetune.graph.converters import (
     recurrent,
     reductions,
     refused,
+    regions,
     resize,
+    selecting,
 )
 
 CONVERTERS: dict[str, Any] = {
     **recurrent.CONVERTERS,
     **quantization.CONVERTERS,
     **integer.CONVERTERS,
+    **narrow.CONVERTERS,
     **qlinear.CONVERTERS,
     **fused.CONVERTERS,
     **attention.CONVERTERS,
@@ -32,5 +36,7 @@ CONVERTERS: dict[str, Any] = {
     **reductions.CONVERTERS,
     **rearranging.CONVERTERS,
     **resize.CONVERTERS,
+    **regions.CONVERTERS,
+    **selecting.CONVERTERS,
     **refused.CONVERTERS,
 }

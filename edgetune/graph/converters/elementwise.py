@@ -123,6 +123,45 @@ def elu(node: Node) -> Any:
     return broadcast(node, lambda v: legalize.shared(v, one), x, name="elu")
 
 
+def selu(node: Node) -> Any:
+    """Selu in the type of its operand."""
+    x = node.needed(0)
+    # The defaults of the standard.
+    alpha, gamma = (
+        node.float("alpha", 1.67326319217681884765625),
+        node.float("gamma", 1.05070102214813232421875),
+    )
+    kind = dtype(x)
+    wide = "float32" if kind == "float16" else kind
+
+    def one(value: Any) -> Any:
+        value = value.astype(wide)
+        negative = tirx.const(alpha, wide) * (legalize.exp(value) - tirx.const(1, wide))
+        scaled = tirx.const(gamma, wide) * tirx.Select(value <= tirx.const(0, wide), negative, value)
+        return scaled.astype(kind)
+
+    return broadcast(node, lambda v: legalize.shared(v, one), x, name="selu")
+
+
+def thresholded_relu(node: Node) -> Any:
+    """ThresholdedRelu: zero, not zero times the operand, up to the threshold."""
+    x, alpha = node.needed(0), node.float("alpha", 1.0)
+    kind = dtype(x)
+
+    def one(value: Any) -> Any:
+        return tirx.Select(value > tirx.const(alpha, kind), value, tirx.const(0, kind))
+
+    return broadcast(node, lambda v: legalize.shared(v, one), x, name="thresholded_relu")
+
+
+def sign(node: Node) -> Any:
+    """Sign: NaN stays NaN."""
+    x = node.needed(0)
+    if dtype(x) not in _FLOATS:
+        return node.by_importer("Sign", [x], node.attributes)
+    return node.emit(relax.op.where(relax.op.isnan(x), x, node.by_importer("Sign", [x], node.attributes)))
+
+
 def dropout(node: Node) -> Any:
     """Dropout: nothing is dropped; its mask is all true."""
     training = node.array(2)
@@ -162,6 +201,9 @@ CONVERTERS: dict[str, type] = {
     "BitShift": converter(bit_shift),
     "Pow": converter(power),
     "Elu": converter(elu),
+    "Selu": converter(selu),
+    "Sign": converter(sign),
+    "ThresholdedRelu": converter(thresholded_relu),
     "Dropout": converter(dropout),
     "EyeLike": converter(eye_like),
     "BitCast": converter(bit_cast),

@@ -145,9 +145,18 @@ def _scaled(node: Node, y: Any, scale: Any, bias: Any, kind: str) -> Any:
 def layer_normalization(node: Node) -> Any:
     """LayerNormalization with all its outputs."""
     x, axis, epsilon = node.needed(0), node.int("axis", -1), node.float("epsilon", 1e-5)
-    if node.outputs == 1 and node.opset >= 17 and dtype(x) == "float32":
+    normalized = tuple(shape(x))[positive_axis(axis, len(shape(x))) :]
+    # The importer takes scale and bias of exactly this shape; in the standard, they may broadcast to it.
+    exact = all(tuple(shape(v)) == normalized for v in (node.needed(1), node.input(2)) if v is not None)
+    if node.outputs == 1 and node.opset >= 17 and dtype(x) == "float32" and exact:
         return node.by_importer("LayerNormalization", list(node.inputs), node.attributes, 3)
     return layer_norm(node, x, node.needed(1), node.input(2), axis, epsilon)
+
+
+def rms_normalization(node: Node) -> Any:
+    """RMSNormalization; of 16-bit floats in float32."""
+    x, axis, epsilon = node.needed(0), node.int("axis", -1), node.float("epsilon", 1e-5)
+    return rms_norm(node, x, node.needed(1), axis, epsilon)[0]
 
 
 def simplified_layer_normalization(node: Node) -> Any:
@@ -194,6 +203,7 @@ def embed_layer_normalization(node: Node) -> Any:
 
 CONVERTERS: dict[str, type] = {
     "LayerNormalization": converter(layer_normalization),
+    "RMSNormalization": converter(rms_normalization),
     "SimplifiedLayerNormalization": converter(simplified_layer_normalization),
     **{
         f"com.microsoft.{name}": converter(convert)

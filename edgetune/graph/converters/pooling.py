@@ -6,11 +6,12 @@ over the end. Here every window is one that explicit padding describes, so that 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from tvm import relax
+from tvm import relax, te, tirx
 
 from edgetune.errors import UnsupportedModelError
 from edgetune.graph.converters.base import Node, const, converter, dtype, shape
@@ -23,9 +24,48 @@ _AVERAGE = (relax.op.nn.avg_pool1d, relax.op.nn.avg_pool2d, relax.op.nn.avg_pool
 def max_pool(node: Node) -> Any:
     """MaxPool."""
     if node.outputs > 1:
-        return node.by_importer("MaxPool", list(node.inputs), node.attributes, node.outputs)
+        return _max_pool_with_indices(node)
     x, place = _operands(node)
     return _pool(_MAX, x, place, count_include_pad=False)
+
+
+def _max_pool_with_indices(node: Node) -> Any:
+    """The maxima, and where in the whole tensor they were: the first place of each; ``[N, C, ...]`` both."""
+    x, place = _operands(node)
+    batch, channels, *size = shape(x)
+    # With storage order 1 the spatial axes count from the first one on.
+    order = range(len(size))[::-1] if node.int("storage_order", 0) == 0 else range(len(size))
+    kind = dtype(x)
+    lowest = tirx.const(-math.inf, kind) if "float" in kind else tirx.min_value(kind)
+
+    def larger(a: Any, b: Any) -> Any:
+        # NaN is passed over, as ONNX Runtime does: a comparison with it is false.
+        later = tirx.any(b[1] > a[1], tirx.all(a[0] < 0, b[1] == a[1]))
+        return tirx.Select(later, b[0], a[0]), tirx.Select(later, b[1], a[1])
+
+    reducer = te.comm_reducer(larger, lambda *_: (tirx.const(-1, "int64"), lowest), name="larger")
+
+    def kernel(x: te.Tensor) -> Any:
+        axes = [te.reduce_axis((0, k), f"k{i}") for i, k in enumerate(place.kernel)]
+
+        def at(n: Any, c: Any, *target: Any) -> Any:
+            own = [r - b for r, b in zip(place.read(target, axes), place.before, strict=True)]
+            inside = te.all(*(te.all(i >= 0, i < s) for i, s in zip(own, size, strict=True)))
+            position, step = tirx.const(0, "int64"), 1
+            for axis in order:
+                position, step = position + own[axis].astype("int64") * step, step * size[axis]
+            position = position + (n * channels + c).astype("int64") * step
+            pair = (
+                tirx.Select(inside, position, tirx.const(-1, "int64")),
+                te.if_then_else(inside, x(n, c, *own), lowest),
+            )
+            return reducer(pair, axis=axes)
+
+        indices, values = te.compute((batch, channels, *place.output), at, name="max_pool")
+        return [values, indices]
+
+    pooled = node.te(kernel, x, name="max_pool")
+    return [relax.TupleGetItem(pooled, 0), relax.TupleGetItem(pooled, 1)]
 
 
 def average_pool(node: Node) -> Any:
@@ -56,7 +96,21 @@ def _operands(node: Node) -> tuple[Any, Window]:
         raise UnsupportedModelError("the attribute kernel_shape is required")
     if not 1 <= len(kernel) <= len(_MAX):
         raise UnsupportedModelError(f"pooling over {len(kernel)} axes is not implemented; 1 to 3 are")
+    _refuse_ambiguous(node, shape(x)[2:], kernel)
     return x, window(node, shape(x)[2:], kernel)
+
+
+def _refuse_ambiguous(node: Node, sizes: Sequence[int], kernel: Sequence[int]) -> None:
+    """SAME padding that would be negative, or of a dilated window: ONNX and ONNX Runtime read it differently."""
+    if not node.text("auto_pad", "NOTSET").startswith("SAME"):
+        return
+    strides = node.ints("strides") or [1] * len(kernel)
+    needed = [(-(-s // t) - 1) * t + k - s for s, t, k in zip(sizes, strides, kernel, strict=True)]
+    if any(d > 1 for d in node.ints("dilations") or ()) or min(needed, default=0) < 0:
+        raise UnsupportedModelError(
+            "SAME padding of a pooling window that is dilated or smaller than its stride: ONNX and ONNX Runtime "
+            "read it differently; export the model with explicit pads"
+        )
 
 
 def _pool(operators: Sequence[Callable[..., Any]], x: Any, place: Window, count_include_pad: bool) -> Any:
@@ -86,7 +140,8 @@ def _correction(place: Window, whole: bool) -> np.ndarray[Any, Any]:
         first = -place.before[axis] if whole else 0
         end = place.size[axis] + (place.after[axis] if whole else 0)
         counts = np.count_nonzero((reads >= first) & (reads < end), axis=1)
-        factors = factors[..., None] * (kernel / counts)
+        # A window in the padding alone: its sum is 0, and so is its average.
+        factors = factors[..., None] * (kernel / np.maximum(counts, 1))
     return factors
 
 

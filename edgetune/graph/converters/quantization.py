@@ -13,27 +13,26 @@ import onnx
 from tvm import relax, te, tirx
 
 from edgetune.errors import UnsupportedModelError
+from edgetune.graph.converters import narrow as narrow_types
 from edgetune.graph.converters.base import Node, const, converter, dtype, positive_axis, shape
 
 QUANTIZED = ("uint8", "int8", "uint16", "int16")
 """The integer types that values are quantised to here."""
 
 
-def saturate(value: Any, kind: str) -> Any:
-    """A floating-point expression rounded, halves to even, and clamped to an integer type."""
-    limits = np.iinfo(kind)
+def saturate(value: Any, kind: str, limits: tuple[int, int] | None = None) -> Any:
+    """A floating-point expression rounded, halves to even, and clamped to an integer type, or to ``limits`` within."""
     own = str(value.ty.dtype)
-    bounded = te.max(
-        te.min(te.nearbyint(value), tirx.const(float(limits.max), own)), tirx.const(float(limits.min), own)
-    )
+    low, high = limits or (np.iinfo(kind).min, np.iinfo(kind).max)
+    bounded = te.max(te.min(te.nearbyint(value), tirx.const(float(high), own)), tirx.const(float(low), own))
     return bounded.astype("int32").astype(kind)
 
 
-def quantized(value: Any, scale: Any, zero: Any, kind: str) -> Any:
-    """round(value / scale) + zero, clamped to ``kind``; ``zero`` is an integer expression or None."""
+def quantized(value: Any, scale: Any, zero: Any, kind: str, limits: tuple[int, int] | None = None) -> Any:
+    """round(value / scale) + zero, clamped as by :func:`saturate`; ``zero`` is an integer expression or None."""
     own = str(value.ty.dtype)
     steps = te.nearbyint(value / scale)
-    return saturate(steps if zero is None else steps + zero.astype(own), kind)
+    return saturate(steps if zero is None else steps + zero.astype(own), kind, limits)
 
 
 def dequantized(value: Any, scale: Any, zero: Any) -> Any:
@@ -85,8 +84,15 @@ def element_type(code: int) -> str:
 def quantize_linear(node: Node) -> Any:
     """QuantizeLinear: of a tensor, along an axis, or in blocks."""
     x, scale, zero = node.needed(0), node.needed(1), node.input(2)
-    code = node.int("output_dtype", 0)
-    kind = dtype(zero) if zero is not None else element_type(code) if code else "uint8"
+    code, narrow = node.int("output_dtype", 0), node.text("narrow", "")
+    limits = None
+    if narrow:
+        if narrow_types.is_float(narrow):
+            return _quantize_to_float(node, narrow)
+        limits = narrow_types.limits_of(narrow)
+        kind = "int8" if limits[0] < 0 else "uint8"
+    else:
+        kind = dtype(zero) if zero is not None else element_type(code) if code else "uint8"
     if kind not in QUANTIZED:
         raise UnsupportedModelError(f"quantising to {kind} is not implemented")
     if dtype(x) not in ("float32", "float16", "int32"):
@@ -98,17 +104,36 @@ def quantize_linear(node: Node) -> Any:
         def at(*index: Any) -> Any:
             steps = parameter(scale, index, axis, block).astype("float32")
             origin = parameter(zero[0], index, axis, block) if zero else None
-            return quantized(x(*index).astype("float32"), steps, origin, kind)
+            return quantized(x(*index).astype("float32"), steps, origin, kind, limits)
 
         return te.compute(x.shape, at, name="quantized")
 
     return node.te(quantize, x, scale, *([] if zero is None else [zero]), name="quantize")
 
 
+def _quantize_to_float(node: Node, kind: str) -> Any:
+    """To an 8- or 4-bit float, which has no zero point but zero."""
+    x, scale = node.needed(0), node.needed(1)
+    axis, block = _axis(node, x), node.int("block_size", 0)
+    _check_parameters(node, x, axis)
+
+    def scaled(x: te.Tensor, scale: te.Tensor) -> te.Tensor:
+        def at(*index: Any) -> Any:
+            return x(*index).astype("float32") / parameter(scale, index, axis, block).astype("float32")
+
+        return te.compute(x.shape, at, name="scaled")
+
+    steps = node.te(scaled, x, scale, name="scale")
+    return narrow_types.encoded(node, steps, kind, bool(node.int("saturate", 1)))
+
+
 def dequantize_linear(node: Node) -> Any:
     """DequantizeLinear: of a tensor, along an axis, or in blocks."""
     x, scale, zero = node.needed(0), node.needed(1), node.input(2)
-    if dtype(x) not in (*QUANTIZED, "int32"):
+    narrow = node.text("narrow", "")
+    if narrow and narrow_types.is_float(narrow):
+        x, zero = narrow_types.decoded(node, x, narrow), None
+    elif dtype(x) not in (*QUANTIZED, "int32"):
         raise UnsupportedModelError(f"dequantising {dtype(x)} is not implemented")
     code = node.int("output_dtype", 0)
     kind = element_type(code) if code else dtype(scale)
@@ -117,10 +142,15 @@ def dequantize_linear(node: Node) -> Any:
     axis, block = _axis(node, x), node.int("block_size", 0)
     _check_parameters(node, x, axis)
 
+    decoded = dtype(x) == "float32"
+
     def dequantize(x: te.Tensor, scale: te.Tensor, *zero: te.Tensor) -> te.Tensor:
         def at(*index: Any) -> Any:
             origin = parameter(zero[0], index, axis, block) if zero else None
-            return dequantized(x(*index), parameter(scale, index, axis, block), origin).astype(kind)
+            step = parameter(scale, index, axis, block)
+            if decoded:
+                return (x(*index) * step.astype("float32")).astype(kind)
+            return dequantized(x(*index), step, origin).astype(kind)
 
         return te.compute(x.shape, at, name="dequantized")
 

@@ -123,7 +123,21 @@ def compress(node: Node) -> Any:
     return node.emit(relax.op.take(x, const(kept), axis))
 
 
+def _with_axes(op_type: str) -> type:
+    def convert(node: Node) -> Any:
+        inputs, axes = list(node.inputs), node.array(1)
+        if axes is not None:
+            # The standard asks for a vector; ONNX Runtime takes a scalar too, and models have one.
+            inputs[1] = const(axes.reshape(-1))
+        return node.by_importer(op_type, inputs, node.attributes)
+
+    convert.__doc__ = f"{op_type}."
+    return converter(convert)
+
+
 CONVERTERS: dict[str, type] = {
+    "Squeeze": _with_axes("Squeeze"),
+    "Unsqueeze": _with_axes("Unsqueeze"),
     "Compress": converter(compress),
     "SpaceToDepth": converter(space_to_depth),
     "ReverseSequence": converter(reverse_sequence),

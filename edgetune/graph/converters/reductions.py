@@ -31,7 +31,11 @@ def _reduction(op_type: str) -> type:
         x = node.needed(0)
         if 0 in shape(x):
             return _empty(node, op_type, x)
+        if node.int("noop_with_empty_axes", 0) and _reduced_axes(node, len(shape(x))) is None:
+            return _elementwise(node, op_type, x)
         attributes = dict(node.attributes)
+        if op_type == "ReduceMean" and np.dtype(dtype(x)).kind in "iu":
+            return _integer_mean(node, x)
         if dtype(x) == "bool":
             y = node.by_importer(op_type, [relax.op.astype(x, "int8"), *node.inputs[1:]], attributes)
             return relax.op.astype(y, "bool")
@@ -41,15 +45,57 @@ def _reduction(op_type: str) -> type:
     return converter(convert)
 
 
-def _empty(node: Node, op_type: str, x: Any) -> Any:
-    sizes = shape(x)
+def _integer_mean(node: Node, x: Any) -> Any:
+    """ReduceMean of integers, rounded towards zero."""
+    reduced = _reduced_axes(node, len(shape(x)))
+    assert reduced is not None
+    count = math.prod(shape(x)[a] for a in reduced)
+    wide = relax.op.astype(x, "float64")
+    total = node.emit(relax.op.sum(wide, sorted(reduced), keepdims=bool(node.int("keepdims", 1))))
+    return relax.op.astype(relax.op.trunc(relax.op.divide(total, relax.const(count, "float64"))), dtype(x))
+
+
+def _elementwise(node: Node, op_type: str, x: Any) -> Any:
+    """A reduction over no axis at all: what it does to each element still happens."""
+    if op_type in ("ReduceL1", "ReduceL2"):
+        return node.emit(relax.op.abs(x))
+    if op_type == "ReduceSumSquare":
+        return node.emit(relax.op.multiply(x, x))
+    return node.emit(relax.op.log(x)) if op_type == "ReduceLogSum" else x
+
+
+def _reduced_axes(node: Node, rank: int) -> set[int] | None:
+    """The axes to reduce; None where the node leaves its operand as it is."""
     given = node.known(1, "the axes of a reduction")
     axes = node.ints("axes") if given is None else [int(a) for a in given.reshape(-1)]
     if not axes:
-        if node.int("noop_with_empty_axes", 0):
-            return x
-        axes = list(range(len(sizes)))
-    reduced = {positive_axis(a, len(sizes)) for a in axes}
+        return None if node.int("noop_with_empty_axes", 0) else set(range(rank))
+    return {positive_axis(a, rank) for a in axes}
+
+
+def log_sum_exp(node: Node) -> Any:
+    """ReduceLogSumExp, of infinities too: from the largest element, where that is finite."""
+    x = node.needed(0)
+    axes = _reduced_axes(node, len(shape(x)))
+    if 0 in shape(x):
+        return _empty(node, "ReduceLogSumExp", x)
+    if axes is None:
+        return x
+    if "float" not in dtype(x):
+        return node.by_importer("ReduceLogSumExp", list(node.inputs), node.attributes)
+    highest = node.emit(relax.op.max(x, sorted(axes), keepdims=True))
+    shift = node.emit(relax.op.where(relax.op.isinf(highest), relax.op.zeros_like(highest), highest))
+    raised = node.emit(relax.op.exp(relax.op.subtract(x, shift)))
+    total = node.emit(relax.op.log(relax.op.sum(raised, sorted(axes), keepdims=True)))
+    result = node.emit(relax.op.add(total, shift))
+    return result if node.int("keepdims", 1) else node.emit(relax.op.squeeze(result, sorted(axes)))
+
+
+def _empty(node: Node, op_type: str, x: Any) -> Any:
+    sizes = shape(x)
+    reduced = _reduced_axes(node, len(sizes))
+    if reduced is None:
+        return x
     keep = node.int("keepdims", 1)
     result = [1 if a in reduced else s for a, s in enumerate(sizes) if keep or a not in reduced]
     value, kind = _OVER_NOTHING[op_type], np.dtype(dtype(x))
@@ -104,6 +150,7 @@ def cumulative_product(node: Node) -> Any:
 
 CONVERTERS: dict[str, type] = {
     **{op_type: _reduction(op_type) for op_type in _OVER_NOTHING},
+    "ReduceLogSumExp": converter(log_sum_exp),
     "LpNormalization": converter(lp_normalization),
     "CumProd": converter(cumulative_product),
 }

@@ -21,7 +21,19 @@ def _refusal(op_type: str) -> type:
     return converter(convert)
 
 
+def _loop(op_type: str) -> type:
+    def convert(node: Node) -> Any:
+        raise UnsupportedModelError(
+            f"how often {op_type} runs is not known, or it is of a form older than opset 9: freeze the inputs that "
+            "decide it, or export the model without it"
+        )
+
+    convert.__doc__ = f"{op_type}: what is left of these could not be unrolled."
+    return converter(convert)
+
+
 CONVERTERS: dict[str, type] = {
     **{op_type: _refusal(op_type) for op_type in _VALUE_DEPENDENT},
+    **{op_type: _loop(op_type) for op_type in ("Loop", "Scan")},
     "com.microsoft.NonMaxSuppression": _refusal("NonMaxSuppression"),
 }

@@ -94,12 +94,10 @@ def _axes(node: Node, x: Any) -> list[Axis]:
     regions = [(float(roi[i]), float(roi[len(chosen) + i])) for i in range(len(chosen))]
     if scales is not None and scales.size:
         factors = [float(s) for s in scales]
-        targets = [
-            math.floor(sizes[a] * (e - b) * f)
-            if node.text(*_COORDINATES) == "tf_crop_and_resize"
-            else math.floor(sizes[a] * f)
-            for a, f, (b, e) in zip(chosen, factors, regions, strict=True)
-        ]
+        _refuse_ambiguous(node, [sizes[a] * f for a, f in zip(chosen, factors, strict=True)])
+        # The standard's text has the region's part of the size here with tf_crop_and_resize; its own reference
+        # implementation and ONNX Runtime leave that out.
+        targets = [math.floor(sizes[a] * f) for a, f in zip(chosen, factors, strict=True)]
     elif wanted is not None and wanted.size:
         targets = [int(s) for s in wanted]
         factors = [t / sizes[a] for a, t in zip(chosen, targets, strict=True)]
@@ -114,6 +112,16 @@ def _axes(node: Node, x: Any) -> list[Axis]:
         Axis(a, sizes[a], t, f, *region)
         for a, t, f, region in zip(chosen, targets, factors, regions, strict=True)
     ]
+
+
+def _refuse_ambiguous(node: Node, targets: list[float]) -> None:
+    """Aligned corners of a size that is no whole number: the standard keeps the fraction, ONNX Runtime drops it."""
+    aligned = node.text(*_COORDINATES) == "align_corners" and node.text("mode", "nearest") != "nearest"
+    if aligned and any(abs(t - round(t)) > 1e-4 for t in targets):
+        raise UnsupportedModelError(
+            "Resize with align_corners by scales that give no whole size: ONNX and ONNX Runtime read it "
+            "differently; export the model with sizes in place of scales"
+        )
 
 
 def _along(node: Node, x: Any, axis: Axis, outside: float) -> Any:

@@ -69,7 +69,9 @@ def _resolve(dim: Dim, symbols: Mapping[str, tuple[int, str]]) -> Dim:
 def _match(value: Value, shape: tuple[int, ...], symbols: dict[str, tuple[int, str]]) -> None:
     """Hold ``shape`` against the declared dimensions and note what it says about symbols."""
     text = "x".join(map(str, shape))
-    if not all(_is_size(size) for size in shape):
+    own = value.dims if value.dims is not None and len(value.dims) == len(shape) else (None,) * len(shape)
+    # No elements at all is what a file may mean; where it leaves the size open, zero is a slip.
+    if not all(_is_size(size) or (size == 0 and dim == 0) for size, dim in zip(shape, own, strict=True)):
         raise UsageError(
             f"the shape of input {value.name!r} must be whole numbers of at least 1, not {shape!r}"
         )

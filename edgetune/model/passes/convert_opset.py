@@ -12,7 +12,7 @@ from onnx.version_converter import convert_version
 from edgetune.model import graphs
 from edgetune.model.pipeline import PassResult, unchanged
 
-FIRST_READABLE = {"BatchNormalization": 9, "Resize": 11, "Slice": 10, "Upsample": 9}
+FIRST_READABLE = {"BatchNormalization": 9, "Resize": 11, "Slice": 10, "Upsample": 11}
 """The first opset in which each of these has the form that the importer knows.
 
 Forms older than opset 7 are not in question: ONNX Runtime, the reference, does not run them.

@@ -1,7 +1,8 @@
 """Computes at once what depends on no input: ONNX Runtime evaluates it.
 
 Before: ``Shape(x) -> Gather -> Equal -> If``, with ``x`` of a known shape. After: the condition is an
-initializer. DequantizeLinear stays: folding it would turn 8-bit weights into float ones.
+initializer; an output of the model that depends on no input is made by a Constant. DequantizeLinear stays: folding it
+would turn 8-bit weights into float ones.
 """
 
 from __future__ import annotations
@@ -45,10 +46,12 @@ def fold_constants(model: ModelProto) -> PassResult:
     kept = [node for node in model.graph.node if not _is_done(node, values)]
     if len(kept) == len(model.graph.node):
         return unchanged(model)
+    outputs = {value.name for value in model.graph.output}
+    kept += [_constant(name, value) for name, value in values.items() if name in outputs]
     graphs.replace_nodes(model.graph, kept)
     read = graphs.uses(model.graph)
     for name, value in values.items():
-        if name in read:
+        if name in read and name not in outputs:
             model.graph.initializer.append(numpy_helper.from_array(value, name))
     _drop_unread(model.graph, read)
     return PassResult(model, True)
@@ -58,17 +61,22 @@ def _is_done(node: NodeProto, values: Mapping[str, object]) -> bool:
     return all(name in values for name in node.output if name)
 
 
+def _constant(name: str, value: np.ndarray) -> NodeProto:
+    return onnx.helper.make_node("Constant", [], [name], value=numpy_helper.from_array(value, name))
+
+
 def _plan(model: ModelProto) -> tuple[list[NodeProto], dict[str, np.ndarray]]:
     """Nodes that can be evaluated, in order; and the values of Shape and Size nodes."""
     graph = model.graph
     outputs = {value.name for value in graph.output}
+    inner = {name for node in graph.node for name in [*node.input, *graphs.captured(node)]}
     known = {tensor.name for tensor in graph.initializer}
     shapes = _shapes(model) if any(graphs.is_standard(n, "Shape", "Size") for n in graph.node) else {}
     foldable: list[NodeProto] = []
     sized: dict[str, np.ndarray] = {}
     for node in graph.node:
-        if outputs & set(node.output):
-            continue  # an output must be made by a node
+        if outputs & set(node.output) and (node.op_type == "Constant" or inner & set(node.output)):
+            continue  # an output must be made by a node, and here one makes it already
         if graphs.is_standard(node, "Shape", "Size") and node.input[0] in shapes:
             sized[node.output[0]] = _size(node, shapes[node.input[0]])
             known.add(node.output[0])

@@ -59,10 +59,7 @@ def inline_functions(model: ModelProto) -> PassResult:
 
 
 def _is_inlined(node: NodeProto) -> bool:
-    if node.domain not in graphs.DEFAULT_DOMAINS:
-        return False
-    # The importer's LayerNormalization gives nothing but the normalised tensor.
-    return node.op_type in INLINED or (node.op_type == "LayerNormalization" and any(node.output[1:]))
+    return node.domain in graphs.DEFAULT_DOMAINS and node.op_type in INLINED
 
 
 def _make_local(model: ModelProto) -> bool:

@@ -101,6 +101,13 @@ def test_shapes_that_do_not_fit(shapes: dict, says: str) -> None:
         bind_shapes(SPEECH, shapes)
 
 
+def test_no_elements_where_the_file_says_so() -> None:
+    model = parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> g (float[2, 0] x) => (float[2, 0] y) { y = Neg(x) }'
+    )
+    assert shapes_of(bind_shapes(model, {"x": (2, 0)}).model) == {"x": (2, 0)}
+
+
 @given(batch=st.integers(1, 10_000), sequence=st.integers(1, 10_000))
 def test_any_sizes(batch: int, sequence: int) -> None:
     bound = bind_shapes(SPEECH, {"input": [batch, sequence]}).model

@@ -22,6 +22,7 @@ def model_of(body: str, opset: int, ir_version: int = 8) -> onnx.ModelProto:
     [
         ("y = Slice<axes = [2], starts = [1], ends = [3]>(x)", 9),
         ("y = Upsample<scales = [1.0, 1.0, 2.0, 2.0]>(x)", 7),
+        ("s = Constant<value = float[4] {1.0, 1.0, 2.0, 2.0}>() y = Upsample(x, s)", 9),
         ("s = Constant<value = float[4] {1.0, 1.0, 2.0, 2.0}>() y = Resize(x, s)", 10),
         ("v = Constant<value = float[2] {0.5, 2.0}>() y = BatchNormalization(x, v, v, v, v)", 7),
     ],

@@ -1,0 +1,309 @@
+"""Runs random and mutated ONNX models through edgetune: each is right, or refused in one message.
+
+    python benchmarks/fuzz.py --count 2000                   seeds 0 to 1999
+    python benchmarks/fuzz.py --first 1234 --count 1 -v      one case again, its model left in fuzz-1234.onnx
+
+A model is checked, compiled with default schedules, run on two sets of random inputs and compared with
+ONNX Runtime's values. Worker processes take one model after another, each with a deadline; one that dies
+or hangs counts against its model and is replaced. Where edgetune and ONNX Runtime differ and ONNX's
+reference implementation sides with edgetune, the case is ``disputed`` and not wrong. Exit code 1 when any
+case is wrong, failed (an exception that is no message for users), crashed or hung.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import multiprocessing
+import os
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from dataclasses import asdict, dataclass
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parent.parent
+GOOD = ("right", "refused", "disputed")
+BAD = ("wrong", "failed", "crashed", "hung")
+RECYCLE = 250
+"""Models that one worker takes: TVM keeps some memory of each."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of the model of a seed; ``reason`` is the message, the difference or the traceback's end."""
+
+    seed: int
+    state: str
+    reason: str = ""
+    seconds: float = 0.0
+
+
+def run_case(data: bytes, target: Any, say: Any) -> tuple[str, str]:
+    """State and reason of one model; ``say`` is told which part runs, for the case that it never returns."""
+    from edgetune.bundle.manifest import Tensor
+    from edgetune.checking import check
+    from edgetune.errors import EdgetuneError
+    from edgetune.graph.compile import compile_model
+    from edgetune.graph.lower import lower
+    from edgetune.model.prepare import prepare
+
+    try:
+        say("preparing")
+        prepared = prepare(data)
+        say("lowering")
+        lowered = lower(prepared, target)
+        for spec in (*prepared.inputs, *prepared.outputs):
+            Tensor.of(spec)
+        say("compiling")
+        compiled = compile_model(lowered, (), target)
+    except EdgetuneError as error:
+        say("checking")
+        return "refused", _refusal(data, str(error), check)
+    say("running")
+    run = loaded(compiled)
+    worst = ("right", "")
+    for inputs, expected in samples(data, prepared):
+        got = run([inputs[spec.name] for spec in compiled.inputs])
+        outputs = {spec.name: array for spec, array in zip(prepared.outputs, got, strict=True)}
+        if problem := differing(expected, outputs):
+            agreed = not differing(by_reference(data, inputs), outputs)
+            worst = ("disputed" if agreed else "wrong", problem)
+            if not agreed:
+                break
+    return worst
+
+
+def _refusal(data: bytes, message: str, check: Any) -> str:
+    """The message of a refusal; ``edgetune check`` must come to an answer, too."""
+    from edgetune.errors import EdgetuneError
+
+    try:
+        found = check(data, target="local")
+    except EdgetuneError as error:
+        said = str(error)
+    else:
+        said = found.message or "supported"
+    if not said.strip() or not message.strip():
+        raise ValueError("a refusal without a message")
+    return message
+
+
+def samples(data: bytes, prepared: Any) -> Iterator[tuple[dict[str, np.ndarray], dict[str, np.ndarray]]]:
+    """Inputs with ONNX Runtime's outputs: those of the reference run, and one more where the model runs on them."""
+    from edgetune.errors import EdgetuneError
+    from edgetune.model.reference import Ranges, random_inputs
+    from edgetune.model.session import Session
+
+    yield prepared.reference_inputs, prepared.reference_outputs
+    more = {name: _wider(array) for name, array in random_inputs(prepared.inputs, 77, Ranges.WIDE).items()}
+    try:
+        yield more, Session(data).run(more)
+    except EdgetuneError:
+        return
+
+
+def _wider(array: np.ndarray) -> np.ndarray:
+    """Negative integers as well, and floats further from zero."""
+    if array.dtype.kind == "i":
+        return np.asarray(array - 5)
+    return np.asarray(array * 3).astype(array.dtype) if array.dtype.kind not in "bu" else array
+
+
+def differing(expected: dict[str, np.ndarray] | None, outputs: dict[str, np.ndarray]) -> str:
+    """The first output that differs by more than ``edgetune compare`` allows; empty where none does."""
+    from edgetune.verify import difference
+
+    if expected is None:
+        return "no reference"
+    for name, array in outputs.items():
+        found = difference(name, expected.get(name), array)
+        if not found.passed:
+            return found.describe()
+    return ""
+
+
+def by_reference(data: bytes, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray] | None:
+    """Outputs of ONNX's reference implementation; None where it cannot run the model."""
+    import onnx
+    from onnx.reference import ReferenceEvaluator
+
+    try:
+        model = onnx.load_from_string(data)
+        values = ReferenceEvaluator(model).run(None, inputs)
+        return {
+            value.name: np.asarray(array) for value, array in zip(model.graph.output, values, strict=True)
+        }
+    except Exception:
+        return None
+
+
+def loaded(compiled: Any) -> Any:
+    """A compiled model as a function of arrays."""
+    import tvm
+    from tvm import relax
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "model.so")
+        path.write_bytes(compiled.library)
+        machine = relax.VirtualMachine(tvm.runtime.load_module(str(path)), tvm.cpu())
+    weights = [tvm.runtime.tensor(array) for array in compiled.weights]
+
+    def run(arrays: list[np.ndarray]) -> list[np.ndarray]:
+        given = [tvm.runtime.tensor(np.asarray(a, order="C")) for a in arrays]
+        result = machine["main"](*given, *weights)
+        return [result.numpy()] if hasattr(result, "numpy") else [item.numpy() for item in result]
+
+    return run
+
+
+def worker(pipe: Connection, kind: str | None) -> None:
+    """Serve seeds until the pipe closes: parts as they begin, then the outcome."""
+    os.environ["TVM_NUM_THREADS"] = "1"
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.dup2(null, 2)
+    warnings.simplefilter("ignore")
+    sys.path[:0] = [str(ROOT / "benchmarks")]
+    import fuzz_graphs
+
+    from edgetune.targets import detect_local
+
+    target = detect_local(threads=1)
+    if kind != "random":
+        fuzz_graphs.node_tests()
+    pipe.send("ready")
+    while (seed := pipe.recv()) is not None:
+        start = time.monotonic()
+        pipe.send("making the model")
+        try:
+            with redirect_stdout(io.StringIO()):
+                state, reason = run_case(fuzz_graphs.case(seed, kind), target, pipe.send)
+        except Exception as error:
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            lines = str(error).strip().splitlines() or [""]
+            state, reason = (
+                "failed",
+                f"{type(error).__name__}: {lines[-1][:300]} ({place.filename}:{place.lineno})",
+            )
+        pipe.send(Outcome(seed, state, reason[:600], time.monotonic() - start))
+
+
+class Seat:
+    """A worker process, the seed it is at and the part of the work that it is in."""
+
+    def __init__(self, kind: str | None) -> None:
+        here, there = multiprocessing.get_context("spawn").Pipe()
+        self.pipe, self.seed, self.part, self.taken = here, None, "starting", 0
+        self.process = multiprocessing.get_context("spawn").Process(
+            target=worker, args=(there, kind), daemon=True
+        )
+        self.process.start()
+        there.close()
+        self.deadline = time.monotonic() + 180
+
+    def give(self, seed: int | None, timeout_s: float) -> None:
+        """Hand over a seed, or None to end."""
+        self.pipe.send(seed)
+        self.seed, self.taken = seed, self.taken + 1
+        self.deadline = time.monotonic() + timeout_s
+
+    def end(self) -> int | None:
+        """Kill the process; its exit code."""
+        self.process.kill()
+        self.process.join()
+        return self.process.exitcode
+
+
+def run_all(seeds: list[int], workers: int, timeout_s: float, kind: str | None = None) -> list[Outcome]:
+    """Run the models of all seeds, of one kind or of all."""
+    queue, outcomes = seeds[::-1], []
+    seats = [Seat(kind) for _ in range(min(workers, len(seeds)))]
+    while seats:
+        ready = wait([seat.pipe for seat in seats], timeout=1.0)
+        for seat in list(seats):
+            if seat.pipe in ready:
+                try:
+                    message = seat.pipe.recv()
+                except (EOFError, ConnectionError):
+                    seat.process.join(5)
+                    message = Outcome(
+                        seat.seed, "crashed", f"exit code {seat.process.exitcode} while {seat.part}"
+                    )
+                    seat.taken = RECYCLE
+            elif time.monotonic() > seat.deadline:
+                message = Outcome(seat.seed, "hung", f"over {timeout_s:.0f} s while {seat.part}")
+                seat.taken = RECYCLE
+            else:
+                continue
+            if isinstance(message, str) and message != "ready":
+                seat.part = message
+                continue
+            if isinstance(message, Outcome) and message.seed is not None:
+                outcomes.append(message)
+                show(outcomes, len(seeds))
+            if not queue or seat.taken >= RECYCLE:
+                seat.end()
+                seats.remove(seat)
+                if queue:
+                    seats.append(Seat(kind))
+                continue
+            seat.give(queue.pop(), timeout_s)
+    return outcomes
+
+
+def show(outcomes: list[Outcome], total: int) -> None:
+    """Progress and whatever is bad, on stderr."""
+    last = outcomes[-1]
+    if last.state in BAD:
+        print(f"seed {last.seed}: {last.state}: {last.reason}", file=sys.stderr)
+    if len(outcomes) % 100 == 0 or len(outcomes) == total:
+        counts = Counter(outcome.state for outcome in outcomes)
+        print(
+            f"{len(outcomes)}/{total} " + " ".join(f"{s} {counts[s]}" for s in (*GOOD, *BAD)), file=sys.stderr
+        )
+
+
+def main() -> int:
+    """Command line."""
+    import fuzz_graphs
+
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--count", type=int, default=2000, help="how many models")
+    parser.add_argument("--first", type=int, default=0, help="seed of the first one")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--timeout", type=float, default=60.0, help="seconds for one model")
+    parser.add_argument("--kind", choices=fuzz_graphs.KINDS, help="only models of this kind")
+    parser.add_argument("--results", type=Path, help="write every outcome as JSON lines")
+    parser.add_argument(
+        "-v", "--verbose", action="store_true", help="print every outcome, and keep the models"
+    )
+    options = parser.parse_args()
+    outcomes = run_all(
+        list(range(options.first, options.first + options.count)), options.workers, options.timeout
+    )
+    if options.results:
+        options.results.write_text("".join(json.dumps(asdict(outcome)) + "\n" for outcome in outcomes))
+    if options.verbose:
+        for outcome in outcomes:
+            Path(f"fuzz-{outcome.seed}.onnx").write_bytes(fuzz_graphs.case(outcome.seed, options.kind))
+            print(f"seed {outcome.seed}: {outcome.state}: {outcome.reason}")
+    counts = Counter(outcome.state for outcome in outcomes)
+    print(json.dumps({state: counts[state] for state in (*GOOD, *BAD)}))
+    return 1 if any(counts[state] for state in BAD) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

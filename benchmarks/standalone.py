@@ -1,0 +1,138 @@
+"""Sizes, load times and latencies of a standalone library beside TVM's virtual machine and ONNX Runtime.
+
+    python benchmarks/standalone.py prepare ppocr-cls WORK    # compiles both bundles, with default schedules
+    python benchmarks/standalone.py measure WORK              # on a machine that does nothing else
+
+Every side runs in processes of its own, in alternation. A load ends with the first result and begins when
+Python, NumPy and the code of the side (not its native libraries) are imported.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+SIDES = ("standalone", "vm", "onnxruntime")
+ROUNDS = 5
+RUNS = 300
+WARM_UP_RUNS = 50
+
+
+def prepare(name: str, work: Path) -> None:
+    """Compile both bundles of a model of the registry into ``work``."""
+    import edgetune
+    from edgetune.model import registry
+
+    entry = registry.get(name)
+    for side in SIDES[:2]:
+        edgetune.compile(
+            registry.fetch(name),
+            shapes=entry.shapes,
+            freeze=entry.freeze,
+            out=work / side,
+            standalone=side == "standalone",
+        )
+
+
+def measure(work: Path) -> None:
+    """Print the tables."""
+    found: dict[str, list[dict[str, float]]] = {side: [] for side in SIDES}
+    for number in range(ROUNDS):
+        for side in SIDES if number % 2 == 0 else reversed(SIDES):
+            command = [sys.executable, __file__, "side", side, str(work)]
+            found[side].append(json.loads(subprocess.check_output(command)))
+    print("| side | load to first result, ms | latency, ms | peak memory, MB |\n|---|--:|--:|--:|")
+    for side, rounds in found.items():
+        row = {key: statistics.median(item[key] for item in rounds) for key in rounds[0]}
+        print(f"| {side} | {row['load_ms']:.1f} | {row['latency_ms']:.4f} | {row['peak_mb']:.1f} |")
+    print("\n| native code of a side, without weights | KB |\n|---|--:|")
+    for label, paths in native(work).items():
+        print(f"| {label} | {sum(path.stat().st_size for path in paths) / 1000:.0f} |")
+
+
+def native(work: Path) -> dict[str, list[Path]]:
+    """The files that a side loads."""
+    tvm, ffi, ort = (package(name) for name in ("tvm", "tvm_ffi", "onnxruntime"))
+    return {
+        "standalone: model.so": [work / "standalone" / "model.so"],
+        "vm: model.so": [work / "vm" / "model.so"],
+        "vm: libtvm_runtime, libtvm_ffi": [tvm / "lib/libtvm_runtime.so", *ffi.glob("lib/libtvm_ffi.so")],
+        "onnxruntime": [*ort.glob("capi/onnxruntime_pybind11_state*.so")],
+    }
+
+
+def package(name: str) -> Path:
+    """The folder of an installed package, which is not imported."""
+    spec = importlib.util.find_spec(name)
+    assert spec is not None
+    assert spec.origin is not None
+    return Path(spec.origin).parent
+
+
+def run_side(side: str, work: Path) -> None:
+    """Load and time one side, in the process that this is."""
+    import numpy as np
+
+    from edgetune.bundle.inputs import choose_inputs
+    from edgetune.bundle.reader import open_bundle
+    from edgetune.runtime import load
+
+    path = work / ("vm" if side == "vm" else "standalone")
+    bundle = open_bundle(path)
+    inputs = choose_inputs(bundle, None)
+    threads = bundle.manifest.threads
+    if side == "onnxruntime":
+        import onnxruntime
+    start = time.perf_counter()
+    if side == "onnxruntime":
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        model = bundle.model()
+        assert model is not None
+        session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        run = lambda: session.run(None, inputs)  # noqa: E731
+    else:
+        loaded = load(path, threads=threads)
+        run = lambda: loaded.run(inputs)  # noqa: E731
+    run()
+    load_ms = (time.perf_counter() - start) * 1e3
+    times = []
+    for _ in range(WARM_UP_RUNS + RUNS):
+        start = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - start)
+    status = Path("/proc/self/status").read_text()
+    peak_mb = int(status.split("VmHWM:")[1].split()[0]) / 1e3
+    latency_ms = float(np.median(times[WARM_UP_RUNS:])) * 1e3
+    print(json.dumps({"load_ms": load_ms, "latency_ms": latency_ms, "peak_mb": peak_mb}))
+
+
+def main() -> None:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    preparing = commands.add_parser("prepare")
+    preparing.add_argument("model")
+    preparing.add_argument("work", type=Path)
+    measuring = commands.add_parser("measure")
+    measuring.add_argument("work", type=Path)
+    side = commands.add_parser("side")
+    side.add_argument("side", choices=SIDES)
+    side.add_argument("work", type=Path)
+    options = parser.parse_args()
+    if options.command == "prepare":
+        prepare(options.model, options.work)
+    elif options.command == "measure":
+        measure(options.work)
+    else:
+        run_side(options.side, options.work)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""Tensors of 8- and 4-bit floats and of 4- and 2-bit integers, carried through the compiler as bytes.
+
+TVM computes wrongly with most of these types, or packs them as no other runtime does. Here an integer is held by an
+8-bit one, and a float by its code, a byte; only the operators that convert from and to such types look at the code,
+operators that move elements move bytes, and every other operator is refused.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
+
+from edgetune.errors import UnsupportedModelError
+
+_CONTAINERS = {
+    "FLOAT8E4M3FN": TensorProto.UINT8,
+    "FLOAT8E4M3FNUZ": TensorProto.UINT8,
+    "FLOAT8E5M2": TensorProto.UINT8,
+    "FLOAT8E5M2FNUZ": TensorProto.UINT8,
+    "FLOAT8E8M0": TensorProto.UINT8,
+    "FLOAT4E2M1": TensorProto.UINT8,
+    "INT4": TensorProto.INT8,
+    "UINT4": TensorProto.UINT8,
+    "INT2": TensorProto.INT8,
+    "UINT2": TensorProto.UINT8,
+}
+CONTAINERS = {
+    int(getattr(TensorProto, name)): int(kind)
+    for name, kind in _CONTAINERS.items()
+    if hasattr(TensorProto, name)
+}
+"""ONNX element type -> the type that holds it. Older versions of onnx lack the last of them."""
+
+CAST = "edgetune.Cast"
+"""Cast from or to such a type: attributes ``source`` and ``target`` name it, empty for other types."""
+
+_MOVERS = frozenset(
+    {
+        "Concat", "DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity", "Reshape",
+        "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze",
+    }
+)  # fmt: skip
+
+
+def container(array: np.ndarray) -> np.ndarray:
+    """The bytes that stand for an array of such a type; other arrays as they are."""
+    code = int(onnx.helper.np_dtype_to_tensor_dtype(array.dtype))
+    if code not in CONTAINERS:
+        return array
+    kind = onnx.helper.tensor_dtype_to_np_dtype(CONTAINERS[code])
+    return array.view(kind) if "float" in array.dtype.name else array.astype(kind)
+
+
+def contained(array: np.ndarray, dtype: str) -> np.ndarray:
+    """What the bytes in ``array`` stand for as ``dtype``; the inverse of :func:`container`."""
+    if array.dtype.name == dtype:
+        return array
+    kind = next(k for k in map(onnx.helper.tensor_dtype_to_np_dtype, CONTAINERS) if k.name == dtype)
+    return array.view(kind) if "float" in dtype else array.astype(kind)
+
+
+def hold_in_bytes(model: ModelProto) -> None:
+    """Rewrite the tensors of such types, and the operators that read or make them, in place.
+
+    Raises:
+        UnsupportedModelError: an operator computes with such a type.
+    """
+    graph = model.graph
+    types = {tensor.name: int(tensor.data_type) for tensor in graph.initializer}
+    for value in (*graph.value_info, *graph.input, *graph.output):
+        types[value.name] = int(value.type.tensor_type.elem_type)
+    if not any(kind in CONTAINERS for kind in types.values()):
+        return
+    for node in graph.node:
+        _rewrite(node, types)
+    for tensor in graph.initializer:
+        if tensor.data_type in CONTAINERS:
+            held = numpy_helper.from_array(container(numpy_helper.to_array(tensor)), tensor.name)
+            tensor.CopyFrom(held)
+    for value in (*graph.value_info, *graph.input, *graph.output):
+        kind = value.type.tensor_type.elem_type
+        if kind in CONTAINERS:
+            value.type.tensor_type.elem_type = CONTAINERS[kind]
+
+
+def _rewrite(node: NodeProto, types: dict[str, int]) -> None:
+    used = [types.get(name, 0) for name in [*node.input, *node.output] if name]
+    narrow = [kind for kind in used if kind in CONTAINERS]
+    if not narrow or node.op_type in _MOVERS:
+        return
+    if node.op_type in ("Cast", "CastLike"):
+        _name(node, "source", types.get(node.input[0], 0))
+        target = types.get(node.output[0], 0)
+        _name(node, "target", target)
+        if node.op_type == "CastLike":
+            node.attribute.append(onnx.helper.make_attribute("to", target))
+            del node.input[1:]
+        node.op_type = CAST
+    elif node.op_type in ("QuantizeLinear", "DequantizeLinear"):
+        side = node.output[0] if node.op_type == "QuantizeLinear" else node.input[0]
+        _name(node, "narrow", types.get(side, 0))
+    else:
+        kind = TensorProto.DataType.Name(narrow[0]).lower()
+        raise UnsupportedModelError(
+            f"{node.op_type} is not implemented for {kind}: cast to float32 before it"
+        )
+
+
+def _name(node: NodeProto, attribute: str, kind: int) -> None:
+    name = onnx.helper.tensor_dtype_to_np_dtype(kind).name if kind in CONTAINERS else ""
+    node.attribute.append(onnx.helper.make_attribute(attribute, name))

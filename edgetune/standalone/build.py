@@ -1,0 +1,120 @@
+"""A program and its kernels -> a shared and a static library, with their headers."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from edgetune.errors import ToolchainError
+from edgetune.records import CompiledModel
+from edgetune.standalone.compiler import SOURCES, archiver, compile_object, run, runtime_objects
+from edgetune.standalone.emit import Identity, PackedWeights, emit_header, emit_program, program_symbol
+from edgetune.standalone.program import Program
+from edgetune.standalone.weights import checksum, pack
+from edgetune.toolchain import link_relocatable, link_shared
+
+if TYPE_CHECKING:
+    from edgetune.targets import Target
+
+HEADER = "edgetune.h"
+MODEL_HEADER = "model.h"
+ARCHIVE = "libmodel.a"
+EXPORTS = "edgetune_*"
+"""What a library shows of itself; all else is hidden."""
+
+
+@dataclass(frozen=True)
+class Libraries:
+    """A model as libraries, in bytes, and the headers that go with them."""
+
+    shared: bytes = field(repr=False)
+    static: bytes = field(repr=False)
+    headers: Mapping[str, bytes] = field(repr=False)
+
+
+def build_standalone(program: Program, name: str, target: Target, *, embed: bool = False) -> CompiledModel:
+    """Build the libraries of a program.
+
+    Args:
+        program: what to build.
+        name: the model's name.
+        target: what the kernels were compiled for.
+        embed: put the weights into the libraries instead of a file beside them.
+
+    Raises:
+        ToolchainError: there is no compiler or linker, or it failed.
+        OutputError: the temporary folder is full.
+    """
+    libraries = build_libraries(program, name, target, embed=embed)
+    return CompiledModel(
+        library=libraries.shared,
+        weights=() if embed else program.weights,
+        inputs=program.inputs,
+        outputs=program.outputs,
+        standalone=True,
+        files={**libraries.headers, ARCHIVE: libraries.static},
+    )
+
+
+def build_libraries(program: Program, name: str, target: Target, *, embed: bool) -> Libraries:
+    """The libraries and headers of :func:`build_standalone`."""
+    data, offsets = pack(program.weights)
+    # Without weights there is no file to give, and nothing to embed.
+    embedded = embed and bool(data)
+    packed = PackedWeights(offsets, len(data), checksum(data), embedded)
+    identity = Identity(
+        name, f"{target.mtriple} {target.mcpu}", tuple(target.required_features()), target.threads
+    )
+    with tempfile.TemporaryDirectory(prefix="edgetune-standalone-") as folder:
+        work = Path(folder)
+        source = work / "program.c"
+        source.write_text(emit_program(program, identity, packed), encoding="utf-8")
+        defines = {}
+        if embedded:
+            (work / "weights.bin").write_bytes(data)
+            defines["EDGETUNE_WEIGHTS"] = f'"{work / "weights.bin"}"'
+        compile_object(source, work / "program.o", target.arch, defines=defines)
+        objects: list[bytes | Path] = [work / "program.o", *([program.kernels] if program.kernels else [])]
+        runtime = runtime_objects(target.arch)
+        headers = {
+            HEADER: (SOURCES / HEADER).read_bytes(),
+            MODEL_HEADER: emit_header(name).encode(),
+        }
+        return Libraries(
+            _shared([*objects, *runtime], name, target, work),
+            _static(objects, runtime, target, work),
+            headers,
+        )
+
+
+def _shared(objects: Sequence[bytes | Path], name: str, target: Target, work: Path) -> bytes:
+    opener = work / "shared.o"
+    compile_object(
+        SOURCES / "shared.c", opener, target.arch, defines={"EDGETUNE_PROGRAM": program_symbol(name)}
+    )
+    output = work / "model.so"
+    link_shared(
+        [*objects, opener],
+        output,
+        target.mtriple,
+        page_size_bytes=target.toolchain.page_size_bytes,
+        exports=EXPORTS,
+    )
+    return output.read_bytes()
+
+
+def _static(objects: Sequence[bytes | Path], runtime: Sequence[bytes], target: Target, work: Path) -> bytes:
+    """The model as one object, and the runtime's: of several models in an app, the linker takes one runtime."""
+    members = [work / "model.o", *(work / f"edgetune{index}.o" for index in range(len(runtime)))]
+    link_relocatable(objects, members[0], target.mtriple)
+    for path, data in zip(members[1:], runtime, strict=True):
+        path.write_bytes(data)
+    output = work / ARCHIVE
+    # D: no times and owners, so that the same input gives the same bytes.
+    run([*archiver(target.arch), "rcsD", str(output), *map(str, members)], f"packing {ARCHIVE}")
+    if not output.is_file():
+        raise ToolchainError(f"{ARCHIVE} was not written; check that the temporary folder has space")
+    return output.read_bytes()

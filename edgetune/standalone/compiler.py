@@ -1,0 +1,180 @@
+"""Compiles C for a target: with the clang inside the ``ziglang`` package, or with a system compiler.
+
+Objects only, and with headers of the compiler itself only, so that no C library need be built or
+installed for the target.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from edgetune.cpu import architecture
+from edgetune.errors import ToolchainError
+from edgetune.toolchain import GNU_PREFIX, versions, zig
+
+SOURCES = Path(__file__).parent / "c"
+RUNTIME = ("error.c", "cpu.c", "pool.c", "runtime.c")
+
+_TIMEOUT_S = 240
+_FLAGS = (
+    *("-std=c11", "-O2", "-g0", "-fPIC", "-fvisibility=hidden", "-ffunction-sections", "-fdata-sections"),
+    *("-fno-stack-protector", "-fno-asynchronous-unwind-tables", "-fno-ident", "-Wall", "-Wextra", "-Werror"),
+)
+# The C library named here lends its calling convention, the same in all of them, and nothing else.
+# Out-of-line atomics would be functions of a compiler's library.
+_ARCH_FLAGS = {"aarch64": ("-mno-outline-atomics",)}
+_ZIG_TARGET = {
+    "x86_64": "x86_64-linux-musl",
+    "aarch64": "aarch64-linux-musl",
+    "arm": "arm-linux-musleabihf",
+    "riscv64": "riscv64-linux-musl",
+}
+
+
+@functools.cache
+def find_compiler(arch: str) -> tuple[str, ...]:
+    """The command of a C compiler for one of ``cpu.ARCHITECTURES``.
+
+    Raises:
+        ToolchainError: there is none.
+    """
+    found = zig()
+    if found is not None:
+        return (str(found), "cc", "-target", _ZIG_TARGET[arch], "-nostdlibinc")
+    names = [f"{GNU_PREFIX[arch]}gcc", *(("cc", "gcc", "clang") if arch == architecture() else ())]
+    for name in names:
+        path = shutil.which(name)
+        if path is not None:
+            return (path,)
+    raise ToolchainError(
+        f"no C compiler for {arch} was found: the package ziglang is missing, and PATH has none of "
+        f"{', '.join(names)}; run 'pip install ziglang'"
+    )
+
+
+def archiver(arch: str) -> tuple[str, ...]:
+    """The command of ``ar``, which packs static libraries, for one of ``cpu.ARCHITECTURES``.
+
+    Raises:
+        ToolchainError: there is none.
+    """
+    found = zig()
+    if found is not None:
+        return (str(found), "ar")
+    names = [f"{GNU_PREFIX[arch]}ar", "llvm-ar", "ar"]
+    for name in names:
+        path = shutil.which(name)
+        if path is not None:
+            return (path,)
+    raise ToolchainError(
+        f"no ar was found: the package ziglang is missing, and PATH has none of {', '.join(names)}; "
+        "run 'pip install ziglang'"
+    )
+
+
+def compile_object(
+    source: Path, output: Path, arch: str, *, defines: Mapping[str, str] | None = None
+) -> None:
+    """Compile one C file into a relocatable object that exports what its declarations say.
+
+    Raises:
+        ToolchainError: there is no compiler, or it refused the source.
+    """
+    options = [f"-D{name}={value}" if value else f"-D{name}" for name, value in (defines or {}).items()]
+    flags = (*_FLAGS, *_ARCH_FLAGS.get(arch, ()))
+    command = [*find_compiler(arch), *flags, *options, f"-I{SOURCES}", "-c", str(source), "-o", str(output)]
+    with tempfile.TemporaryDirectory(prefix="edgetune-cc-") as cache:
+        # zig keeps what it compiles for good: nothing of ours is compiled twice.
+        environment = os.environ | {"ZIG_GLOBAL_CACHE_DIR": cache, "ZIG_LOCAL_CACHE_DIR": cache}
+        run(command, f"compiling {source.name}", environment)
+
+
+def runtime_objects(arch: str) -> tuple[bytes, ...]:
+    """The runtime's objects for an architecture, from the user's cache where they are there already.
+
+    Raises:
+        ToolchainError: they cannot be compiled.
+    """
+    folder = _cache_folder() / _runtime_key(arch)
+    names = [f"{Path(name).stem}.o" for name in RUNTIME]
+    try:
+        return tuple((folder / name).read_bytes() for name in names)
+    except OSError:
+        pass
+    version = versions()["edgetune"]
+    with tempfile.TemporaryDirectory(prefix="edgetune-runtime-") as work:
+        for source, name in zip(RUNTIME, names, strict=True):
+            compile_object(
+                SOURCES / source, Path(work, name), arch, defines={"EDGETUNE_VERSION": f'"{version}"'}
+            )
+        _keep(Path(work), names, folder)
+        return tuple(Path(work, name).read_bytes() for name in names)
+
+
+def run(command: Sequence[str], what: str, environment: Mapping[str, str] | None = None) -> None:
+    """Run a tool, and say in the words of a ToolchainError why it failed."""
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_TIMEOUT_S,
+            env=environment,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ToolchainError(
+            f"{what} did not end within {_TIMEOUT_S} s; try again when the machine is less busy"
+        ) from error
+    except OSError as error:
+        raise ToolchainError(
+            f"cannot start {command[0]}: {error.strerror}; run 'pip install --force-reinstall ziglang'"
+        ) from error
+    if done.returncode != 0:
+        message = "; ".join((done.stderr or done.stdout).strip().splitlines()[:5])
+        raise ToolchainError(
+            f"{what} with {Path(command[0]).name} failed: {message or f'exit status {done.returncode}'}; "
+            "check that the disk has space, and report the model if it has"
+        )
+
+
+def _runtime_key(arch: str) -> str:
+    """Changes with everything that goes into the objects: sources, flags, compiler."""
+    digest = hashlib.sha256()
+    for path in sorted(SOURCES.iterdir()):
+        digest.update(path.read_bytes())
+    command = find_compiler(arch)
+    status = Path(command[0]).stat()
+    known = (arch, command, status.st_size, status.st_mtime_ns, _FLAGS, versions()["edgetune"])
+    digest.update(repr(known).encode())
+    return f"{arch}-{digest.hexdigest()[:16]}"
+
+
+def _cache_folder() -> Path:
+    from platformdirs import user_cache_path
+
+    return user_cache_path("edgetune", appauthor=False) / "runtime"
+
+
+def _keep(work: Path, names: Sequence[str], folder: Path) -> None:
+    """Put compiled objects into the cache, in one step; without it, they are compiled again next time."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        fresh = Path(tempfile.mkdtemp(prefix=".new-", dir=folder.parent))
+        try:
+            for name in names:
+                shutil.copyfile(work / name, fresh / name)
+            os.rename(fresh, folder)
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
+    except OSError:
+        pass
