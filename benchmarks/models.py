@@ -26,6 +26,7 @@ from typing import Any
 
 import edgetune
 from edgetune.benchmarking.rounds import benchmark
+from edgetune.bundle.reader import open_bundle
 from edgetune.cpu import model_name
 from edgetune.model.registry import RegisteredModel, fetch, get, list_models
 from edgetune.targets import load_target
@@ -125,7 +126,8 @@ def measure(entry: RegisteredModel, trials: int | None, options: argparse.Namesp
     timed = benchmark(result.bundle, rounds=ROUNDS)
     assert timed.other is not None
     assert result.verified is not None
-    shapes = ", ".join("x".join(map(str, dims)) for dims in entry.shapes.values()) or "1x3x224x224"
+    inputs = open_bundle(result.bundle, check_files=False).manifest.inputs
+    shapes = ", ".join("x".join(map(str, tensor.shape)) for tensor in inputs)
     return Row(
         model=entry.name,
         shape=shapes,
