@@ -197,10 +197,18 @@ class DeviceMeasurer:
 
     def _ready(self) -> Session:
         """Return a session that has the arguments of the current task."""
-        session = self._session or self._open()
-        if self._prepared is not None and not self._arguments:
-            self._send_arguments(session, self._prepared)
-        return session
+        for attempt in range(2):
+            try:
+                session = self._session or self._open()
+                if self._prepared is not None and not self._arguments:
+                    self._send_arguments(session, self._prepared)
+                return session
+            except DeviceError as error:
+                # No candidate runs here: a device that died and came back is tried once more.
+                revived = isinstance(error.__cause__, SessionError) and self._drop()
+                if not revived or attempt:
+                    raise
+        raise AssertionError("unreachable")
 
     def _send_arguments(self, session: Session, prepared: Prepared) -> None:
         import tvm
@@ -215,7 +223,6 @@ class DeviceMeasurer:
                     for index in prepared.expected
                 }
         except SessionError as error:
-            self._drop()
             size = sum(spec.nbytes for spec in prepared.specs) / 1e6
             raise DeviceError(
                 f"Device '{self._device.name}' does not take the arguments of task {prepared.task.name} "
