@@ -288,7 +288,8 @@ class Killer(Watcher):
         if progress.trials_spent == 2 and not self.died:
             self.died = True
             self.server.stop()
-            threading.Timer(2, self.server.start).start()
+            self.revival = threading.Timer(2, self.server.start)
+            self.revival.start()
 
 
 def test_a_device_that_dies_mid_batch_costs_no_trial(sshd, conv_file, tmp_path):
@@ -298,15 +299,19 @@ def test_a_device_that_dies_mid_batch_costs_no_trial(sshd, conv_file, tmp_path):
     add_device("board", address_of(sshd))
     killer = Killer(sshd)
     logs = tmp_path / "logs.sqlite"
-    result = edgetune.tune(
-        conv_file,
-        device="board",
-        trials=8,
-        out=tmp_path / "bundle",
-        logs=logs,
-        watcher=killer,
-        measure_latency=False,
-    )
+    try:
+        result = edgetune.tune(
+            conv_file,
+            device="board",
+            trials=8,
+            out=tmp_path / "bundle",
+            logs=logs,
+            watcher=killer,
+            measure_latency=False,
+        )
+    finally:
+        if killer.died:  # or it starts a server that nobody stops
+            killer.revival.join()
     assert killer.died
     assert result.verified.passed
     assert result.trials_spent == 8
