@@ -18,6 +18,10 @@ _SETTING = Path("/usr/lib/binfmt.d/qemu-aarch64.conf")
 _PACKAGES = ("debootstrap", "dpkg-deb", "chroot", "mount")
 
 
+class UnavailableError(Exception):
+    """This machine does not let an emulated one be made: a container without mounts, a network without packages."""
+
+
 def missing() -> str:
     """What this machine lacks to emulate another one; empty if nothing."""
     if os.getuid() != 0:
@@ -29,7 +33,11 @@ def missing() -> str:
 
 
 def arm64_root() -> Path:
-    """The root file system, built when first asked for: 40 s, most of it download."""
+    """The root file system, built when first asked for: 40 s, most of it download.
+
+    Raises:
+        UnavailableError: it cannot be built here.
+    """
     _register_qemu()
     cache = Path(platformdirs.user_cache_dir("edgetune", appauthor=False)) / "test-roots"
     root = cache / "arm64-bookworm"
@@ -87,12 +95,16 @@ def _register_qemu() -> None:
     if not (_BINFMT / "register").exists():
         _run(["mount", "-t", "binfmt_misc", "binfmt_misc", str(_BINFMT)])
     if not (_BINFMT / "qemu-aarch64").exists():
-        (_BINFMT / "register").write_text(_SETTING.read_text().strip())
+        try:
+            (_BINFMT / "register").write_text(_SETTING.read_text().strip())
+        except OSError as error:
+            raise UnavailableError(f"qemu cannot be registered: {error}") from error
 
 
 def _run(command: list[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, f"{command}: {(done.stderr or done.stdout)[-1000:]}"
+    if done.returncode != 0:
+        raise UnavailableError(f"{' '.join(command)}: {(done.stderr or done.stdout)[-1000:]}")
 
 
 def _write(path: Path, text: str) -> None:
