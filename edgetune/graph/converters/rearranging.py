@@ -135,7 +135,16 @@ def _with_axes(op_type: str) -> type:
     return converter(convert)
 
 
+def reshape(node: Node) -> Any:
+    """Reshape; where ``allowzero`` takes a zero literally, there are no elements to move."""
+    target = node.array(1)
+    if not node.int("allowzero", 0) or target is None or not (target == 0).any():
+        return node.by_importer("Reshape", list(node.inputs), node.attributes)
+    return const(np.zeros(target, str(node.needed(0).ty.dtype)))
+
+
 CONVERTERS: dict[str, type] = {
+    "Reshape": converter(reshape),
     "Squeeze": _with_axes("Squeeze"),
     "Unsqueeze": _with_axes("Unsqueeze"),
     "Compress": converter(compress),
