@@ -160,29 +160,29 @@ def _with_kernel(mod: tvm.IRModule) -> tvm.IRModule:
 def lift_weights(mod: tvm.IRModule, name: str) -> tuple[tvm.IRModule, tuple[np.ndarray, ...]]:
     """Turn the constant tensors of a function into parameters after its inputs, and return their values.
 
-    Weights then live in a file beside the library, mapped into memory and shared, instead of in code.
+    Weights then live in a file beside the library, mapped into memory and shared, instead of in code. Equal ones
+    are one weight.
     """
     main = mod[name]
-    lifted: list[tuple[Any, relax.Var]] = []
+    lifted: dict[tuple[str, tuple[int, ...], bytes], tuple[np.ndarray, relax.Var]] = {}
 
     @relax.expr_functor.mutator
     class Lift(relax.PyExprMutator):
         def visit_generic_const_(self, op: Any) -> Any:
             if not isinstance(op, tvm.ir.GenericConst) or not isinstance(op.ty, relax.TensorType):
                 return op
-            for constant, var in lifted:
-                if constant.same_as(op):
-                    return var
-            var = relax.Var(f"weight{len(lifted)}", op.ty)
-            lifted.append((op, var))
-            return var
+            value = np.asarray(op.value.numpy())
+            key = str(value.dtype), value.shape, hashlib.sha256(value.tobytes()).digest()
+            if key not in lifted:
+                lifted[key] = value, relax.Var(f"weight{len(lifted)}", op.ty)
+            return lifted[key][1]
 
     body = Lift(mod).visit_expr(main.body)
     function = relax.Function(
-        [*main.params, *(var for _, var in lifted)], body, main.ret_ty, main.is_pure, main.attrs
+        [*main.params, *(var for _, var in lifted.values())], body, main.ret_ty, main.is_pure, main.attrs
     )
     updated = tvm.IRModule({**mod.functions, mod.get_global_var(name): function})
-    return updated, tuple(np.asarray(constant.value.numpy()) for constant, _ in lifted)
+    return updated, tuple(value for value, _ in lifted.values())
 
 
 def _vm_pipeline() -> tvm.transform.Pass:

@@ -88,6 +88,7 @@ def _lower_fixed(prepared: PreparedModel, target: Target) -> tvm.IRModule:
             ]
         )(mod)
     _require_known_sizes(mod["main"])
+    _require_elements(mod)
     return mod
 
 
