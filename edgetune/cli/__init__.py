@@ -24,7 +24,7 @@ COMMANDS: dict[str, str] = {
     "benchmark": "Time a bundle, and ONNX Runtime beside it.",
     "profile": "Show where a bundle spends its time, kernel by kernel.",
     "targets": "List, show and detect targets: what kernels are compiled for.",
-    "devices": "Add, list, probe, test and remove devices: what kernels are measured on.",
+    "devices": "Add, list, probe, test and remove devices: what kernels are measured on and bundles run on.",
     "tracker": "Start an RPC tracker: where runners register and devices are leased.",
     "runner": "Start a runner on this machine and register it with a tracker.",
     "logs": "Inspect, move and clean the tuning logs, where every measured candidate is kept.",
