@@ -292,7 +292,10 @@ def main() -> int:
     )
     options = parser.parse_args()
     outcomes = run_all(
-        list(range(options.first, options.first + options.count)), options.workers, options.timeout
+        list(range(options.first, options.first + options.count)),
+        options.workers,
+        options.timeout,
+        options.kind,
     )
     if options.results:
         options.results.write_text("".join(json.dumps(asdict(outcome)) + "\n" for outcome in outcomes))

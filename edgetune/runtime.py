@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from edgetune.bundle import manifest as m
-from edgetune.bundle.inputs import check_inputs
+from edgetune.bundle.inputs import check_inputs, plainly_right
 from edgetune.bundle.reader import Bundle, check_loadable, open_bundle
 from edgetune.bundle.serving import Serving
 from edgetune.errors import BundleError, ToolchainError, UsageError
@@ -116,7 +116,7 @@ class LoadedModel:
             BundleError: the library failed.
         """
         for program in self._programs:
-            if program.takes(inputs):
+            if plainly_right(program.buffers, inputs):
                 with self._lock:
                     for name, buffer in program.buffers.items():
                         buffer[...] = inputs[name]
@@ -170,16 +170,6 @@ class _Program:
         self._output_names = [item.name for item in entry.outputs]
         self._output_range = range(len(entry.outputs))
         self._earlier: Sequence[Any] = ()
-
-    def takes(self, inputs: Mapping[str, Any]) -> bool:
-        """Whether ``inputs`` are plainly what this program takes; if not, they need a closer look."""
-        if type(inputs) is not dict or len(inputs) != len(self.buffers):
-            return False
-        for name, buffer in self.buffers.items():
-            array = inputs.get(name)
-            if type(array) is not np.ndarray or array.dtype != buffer.dtype or array.shape != buffer.shape:
-                return False
-        return True
 
     def take(self, result: Any) -> dict[str, np.ndarray]:
         """The outputs as arrays, copied only where they are not fresh memory of this run.

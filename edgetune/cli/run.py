@@ -60,7 +60,8 @@ def run(
         from edgetune.runtime import load
         from edgetune.sides.device_side import device_side, is_remote
 
-        where = load_settings({"device": device}).settings.device
+        settings = load_settings({"device": device, "threads": threads}).settings
+        where, threads = settings.device, settings.threads
         # The files are checked once: here for another machine, else by load.
         opened = open_bundle(bundle, check_files=is_remote(where))
         shapes = options.parse_fixed_shapes(shape)
