@@ -18,6 +18,9 @@ def local_device(threads: int) -> Device:
 class LocalTransport(TrackedTransport):
     """Starts the Python runner here."""
 
+    def _prepare(self) -> None:
+        """Nothing to do: edgetune is installed here."""
+
     def _new_runner(self, tracker: str, port: int) -> Server:
         script = str(data_path("rpc") / "runner.py")
         arguments = ["--tracker", f"{tracker}:{port}", "--key", self.key, "--threads", str(self.threads)]

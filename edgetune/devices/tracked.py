@@ -35,6 +35,7 @@ class TrackedTransport(ABC):
         self._lock = threading.Lock()
         self._entered = 0
 
+    @abstractmethod
     def _prepare(self) -> None:
         """Make the device ready, before anything is started here."""
 
