@@ -117,7 +117,7 @@ class _Patient:
         return "; ".join([self.probe.summary(), *self.probe.notes])
 
     def find_target(self) -> str:
-        from edgetune.toolchain import check_pins
+        from edgetune.versions import check_pins
 
         check_pins()
         if self.probe is None:

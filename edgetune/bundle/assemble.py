@@ -166,7 +166,7 @@ def _describe(
     choices: Sequence[Choice],
     weights: tuple[m.Weight, ...],
 ) -> m.Manifest:
-    from edgetune.toolchain import versions
+    from edgetune.versions import versions
 
     return m.Manifest(
         schema_version=m.SCHEMA_VERSION if compiled.programs or compiled.standalone else 1,

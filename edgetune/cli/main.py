@@ -65,7 +65,7 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from edgetune.toolchain import versions
+        from edgetune.versions import versions
 
         print(" ".join(f"{name} {version}" for name, version in versions().items()))
         raise typer.Exit

@@ -26,7 +26,8 @@ import platformdirs
 from edgetune.cpu import architecture
 from edgetune.errors import DeviceError, ToolchainError
 from edgetune.resources import data_path
-from edgetune.toolchain import PINS, zig
+from edgetune.toolchain import zig
+from edgetune.versions import PINS
 
 RUNNER = "runner"
 _MANYLINUX = {
