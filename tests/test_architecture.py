@@ -34,7 +34,7 @@ LAYERS = [
     {"logs", "devices"},
     {"toolchain"},
     {"targets"},
-    {"config", "results", "cpu", "machine", "metaschedule", "versions"},
+    {"config", "results", "cpu", "machine", "metaschedule", "versions", "atomic"},
     {"resources"},
     {"records"},
     {"sizes"},

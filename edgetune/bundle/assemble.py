@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from edgetune.atomic import publish, staging, writing
 from edgetune.bundle import manifest as m
 from edgetune.bundle.arrays import write_npz
-from edgetune.bundle.atomic import publish, staging, writing
 from edgetune.bundle.storage import is_bundle, write_tar
 from edgetune.errors import MismatchError, OutputError
 from edgetune.records import Choice, CompareResult, CompiledModel, PreparedModel, Program, Source

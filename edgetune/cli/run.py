@@ -80,15 +80,12 @@ def run(
 
 
 def _write(path: Path, outputs: Mapping[str, np.ndarray]) -> None:
+    from edgetune.atomic import replacing, writing
     from edgetune.bundle.arrays import write_npz
-    from edgetune.errors import OutputError
 
-    try:
-        write_npz(path.expanduser(), outputs)
-    except OSError as error:
-        raise OutputError(
-            f"cannot write the outputs to {path}: {error.strerror or error}; choose another --output"
-        ) from error
+    path = path.expanduser()
+    with writing(path, "the outputs", "--output"), replacing(path) as file:
+        write_npz(file, outputs)
 
 
 def _describe(name: str, array: np.ndarray) -> dict[str, Any]:
