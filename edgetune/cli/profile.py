@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from edgetune.cli import options
+from edgetune.cli.command import command
 from edgetune.cli.output import Output
 
 if TYPE_CHECKING:
@@ -17,16 +18,14 @@ if TYPE_CHECKING:
 app = typer.Typer(rich_markup_mode=None)
 
 
-@app.command()
+@command(app)
 def profile(
+    out: Output,
     bundle: options.BundleArgument,
     threads: options.RunThreadsOption = None,
     shape: options.RunShapeOption = None,
     runs: Annotated[int, typer.Option("--runs", min=1, metavar="N", help="Observed runs.")] = 20,
     device: options.DeviceOption = None,
-    json: options.JsonOption = False,
-    verbose: options.VerboseOption = 0,
-    quiet: options.QuietOption = False,
 ) -> None:
     """Show where a bundle spends its time, kernel by kernel.
 
@@ -34,15 +33,14 @@ def profile(
     time this machine could take for its operations and bytes, divided by the measured time. The
     machine's limits are measured first (a matrix product, and copying arrays of several sizes).
     """
-    with Output(json=json, verbose=verbose, quiet=quiet) as out:
-        from edgetune.benchmarking.profile import profile as stage
-        from edgetune.config import load_settings
+    from edgetune.benchmarking.profile import profile as stage
+    from edgetune.config import load_settings
 
-        settings = load_settings({"device": device, "threads": threads}).settings
-        result = stage(
-            bundle, settings.threads, settings.device, shapes=options.parse_fixed_shapes(shape), runs=runs
-        )
-        out.result(result.to_json(), lambda console: _print(console, result))
+    settings = load_settings({"device": device, "threads": threads}).settings
+    result = stage(
+        bundle, settings.threads, settings.device, shapes=options.parse_fixed_shapes(shape), runs=runs
+    )
+    out.result(result.to_json(), lambda console: _print(console, result))
 
 
 def _print(console: Console, result: ProfileResult) -> None:

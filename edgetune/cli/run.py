@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edgetune.cli import options
+from edgetune.cli.command import command
 from edgetune.cli.output import Output
 
 if TYPE_CHECKING:
@@ -18,8 +19,9 @@ if TYPE_CHECKING:
 app = typer.Typer(rich_markup_mode=None)
 
 
-@app.command()
+@command(app)
 def run(
+    out: Output,
     bundle: options.BundleArgument,
     input_: Annotated[
         Path | None,
@@ -44,39 +46,35 @@ def run(
     seed: Annotated[int, typer.Option("--seed", min=0, metavar="N", help="Seed of random inputs.")] = 0,
     threads: options.RunThreadsOption = None,
     device: options.DeviceOption = None,
-    json: options.JsonOption = False,
-    verbose: options.VerboseOption = 0,
-    quiet: options.QuietOption = False,
 ) -> None:
     """Run a bundle once and describe its outputs.
 
     Inputs come from an .npz file as numpy.savez writes it, one array for each input, of exactly its
     name and dtype and of a shape that the bundle serves; without one they are random.
     """
-    with Output(json=json, verbose=verbose, quiet=quiet) as out:
-        from edgetune.bundle.inputs import choose_inputs
-        from edgetune.bundle.reader import open_bundle
-        from edgetune.config import load_settings
-        from edgetune.runtime import load
-        from edgetune.sides.device_side import device_side, is_remote
+    from edgetune.bundle.inputs import choose_inputs
+    from edgetune.bundle.reader import open_bundle
+    from edgetune.config import load_settings
+    from edgetune.runtime import load
+    from edgetune.sides.device_side import device_side, is_remote
 
-        settings = load_settings({"device": device, "threads": threads}).settings
-        where, threads = settings.device, settings.threads
-        # The files are checked once: here for another machine, else by load.
-        opened = open_bundle(bundle, check_files=is_remote(where))
-        shapes = options.parse_fixed_shapes(shape)
-        inputs = choose_inputs(opened, input_, None if input_ else seed, shapes)
-        if is_remote(where):
-            with device_side(opened, inputs, where, threads or opened.manifest.threads) as side:
-                outputs = side.outputs()
-        else:
-            outputs = load(bundle, threads=threads).run(inputs)
-        if output is not None:
-            _write(output, outputs)
-            out.note(f"outputs written to {output}")
-        rows = [_describe(name, array) for name, array in outputs.items()]
-        payload = {"bundle": str(bundle), "outputs": rows, "file": str(output) if output else None}
-        out.result(payload, lambda console: _print(console, rows))
+    settings = load_settings({"device": device, "threads": threads}).settings
+    where, threads = settings.device, settings.threads
+    # The files are checked once: here for another machine, else by load.
+    opened = open_bundle(bundle, check_files=is_remote(where))
+    shapes = options.parse_fixed_shapes(shape)
+    inputs = choose_inputs(opened, input_, None if input_ else seed, shapes)
+    if is_remote(where):
+        with device_side(opened, inputs, where, threads or opened.manifest.threads) as side:
+            outputs = side.outputs()
+    else:
+        outputs = load(bundle, threads=threads).run(inputs)
+    if output is not None:
+        _write(output, outputs)
+        out.note(f"outputs written to {output}")
+    rows = [_describe(name, array) for name, array in outputs.items()]
+    payload = {"bundle": str(bundle), "outputs": rows, "file": str(output) if output else None}
+    out.result(payload, lambda console: _print(console, rows))
 
 
 def _write(path: Path, outputs: Mapping[str, np.ndarray]) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edgetune.cli import options
+from edgetune.cli.command import command
 from edgetune.cli.output import Output
 
 if TYPE_CHECKING:
@@ -27,53 +28,48 @@ def targets() -> None:
     """
 
 
-@app.command("list")
+@command(app, "list")
 def list_(
-    json: options.JsonOption = False,
-    verbose: options.VerboseOption = 0,
-    quiet: options.QuietOption = False,
+    out: Output,
 ) -> None:
     """List the shipped targets."""
     from edgetune.targets import list_targets
 
-    with Output(json=json, verbose=verbose, quiet=quiet) as out:
-        known = list_targets()
+    known = list_targets()
 
-        def table(console: Console) -> None:
-            from rich.table import Table
+    def table(console: Console) -> None:
+        from rich.table import Table
 
-            rows = Table("name", "kind", "cpu or gpu", "threads", "vector", "description", box=None)
-            for target in known:
-                unit = target.gpu.arch if target.gpu else target.mcpu
-                vector = f"{target.vector_bits} x {target.vector_registers}"
-                rows.add_row(target.name, target.kind, unit, str(target.threads), vector, target.description)
-            console.print(rows)
+        rows = Table("name", "kind", "cpu or gpu", "threads", "vector", "description", box=None)
+        for target in known:
+            unit = target.gpu.arch if target.gpu else target.mcpu
+            vector = f"{target.vector_bits} x {target.vector_registers}"
+            rows.add_row(target.name, target.kind, unit, str(target.threads), vector, target.description)
+        console.print(rows)
 
-        out.result({"targets": [_fields(target) for target in known]}, table)
+    out.result({"targets": [_fields(target) for target in known]}, table)
 
 
-@app.command()
+@command(app)
 def show(
+    out: Output,
     name: Annotated[
         str,
         typer.Argument(
             metavar="TARGET", help="'local', a name, or a path to a TOML file.", show_default=False
         ),
     ],
-    json: options.JsonOption = False,
-    verbose: options.VerboseOption = 0,
-    quiet: options.QuietOption = False,
 ) -> None:
     """Show one target, in the form of a target file."""
     from edgetune.targets import load_target
 
-    with Output(json=json, verbose=verbose, quiet=quiet) as out:
-        target = load_target(name)
-        out.result(_fields(target), _text(target))
+    target = load_target(name)
+    out.result(_fields(target), _text(target))
 
 
-@app.command()
+@command(app)
 def detect(
+    out: Output,
     out_file: Annotated[
         Path | None,
         typer.Option(
@@ -95,9 +91,6 @@ def detect(
             show_default=False,
         ),
     ] = None,
-    json: options.JsonOption = False,
-    verbose: options.VerboseOption = 0,
-    quiet: options.QuietOption = False,
 ) -> None:
     """Describe this machine's CPU, or that of a device, as a target file.
 
@@ -106,14 +99,13 @@ def detect(
     """
     from edgetune.targets import detect_local, write_target
 
-    with Output(json=json, verbose=verbose, quiet=quiet) as out:
-        target = detect_local(threads) if device in (None, "local") else _detect_on(str(device), threads)
-        if out_file is None:
-            out.result(_fields(target), _text(target))
-            return
-        write_target(target, out_file)
-        written = f"wrote {out_file}; use it with --target {out_file}"
-        out.result(_fields(target) | {"file": str(out_file)}, written)
+    target = detect_local(threads) if device in (None, "local") else _detect_on(str(device), threads)
+    if out_file is None:
+        out.result(_fields(target), _text(target))
+        return
+    write_target(target, out_file)
+    written = f"wrote {out_file}; use it with --target {out_file}"
+    out.result(_fields(target) | {"file": str(out_file)}, written)
 
 
 def _detect_on(device: str, threads: int | None) -> Target:
