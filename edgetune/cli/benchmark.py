@@ -9,6 +9,7 @@ import typer
 
 from edgetune.cli import options
 from edgetune.cli.command import command
+from edgetune.cli.options import option
 from edgetune.cli.output import Output
 
 if TYPE_CHECKING:
@@ -37,13 +38,7 @@ def benchmark(
     threads: options.RunThreadsOption = None,
     model: Annotated[
         Path | None,
-        typer.Option(
-            "--model",
-            "-m",
-            metavar="MODEL",
-            help="The ONNX file for the other side.  [default: the one in the bundle]",
-            show_default=False,
-        ),
+        option("--model -m", "MODEL", "The ONNX file for the other side.  [default: the one in the bundle]"),
     ] = None,
     shape: options.RunShapeOption = None,
     rounds: Annotated[
@@ -51,13 +46,7 @@ def benchmark(
     ] = 5,
     runs: Annotated[
         int | None,
-        typer.Option(
-            "--runs",
-            min=1,
-            metavar="N",
-            help="Timed runs of each side in a round.  [default: half a second's worth]",
-            show_default=False,
-        ),
+        option("--runs", "N", "Timed runs of each side in a round.  [default: half a second's worth]", min=1),
     ] = None,
     device: options.DeviceOption = None,
 ) -> None:

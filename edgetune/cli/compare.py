@@ -10,6 +10,7 @@ import typer
 
 from edgetune.cli import options
 from edgetune.cli.command import command
+from edgetune.cli.options import option
 from edgetune.cli.output import Output
 
 if TYPE_CHECKING:
@@ -26,24 +27,20 @@ def compare(
     bundle: options.BundleArgument,
     model: Annotated[
         Path | None,
-        typer.Option(
-            "--model",
-            "-m",
-            metavar="MODEL",
-            help="Run ONNX Runtime on this ONNX file.  [default: its outputs recorded in the bundle]",
-            show_default=False,
+        option(
+            "--model -m",
+            "MODEL",
+            "Run ONNX Runtime on this ONNX file.  [default: its outputs recorded in the bundle]",
         ),
     ] = None,
     rtol: options.RtolOption = None,
     atol: options.AtolOption = None,
     inputs: Annotated[
         Path | None,
-        typer.Option(
-            "--inputs",
-            "-i",
-            metavar="FILE.npz",
-            help="Inputs by name; ONNX Runtime is run on them too.  [default: those recorded in the bundle]",
-            show_default=False,
+        option(
+            "--inputs -i",
+            "FILE.npz",
+            "Inputs by name; ONNX Runtime is run on them too.  [default: those recorded in the bundle]",
         ),
     ] = None,
     device: options.DeviceOption = None,

@@ -26,9 +26,7 @@ def config() -> None:
 
 
 @command(app)
-def show(
-    out: Output,
-) -> None:
+def show(out: Output) -> None:
     """Print each setting, its value and the place it came from."""
     from edgetune.config import FILE_NAME, load_settings, user_config_path
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edgetune.cli.command import command
+from edgetune.cli.options import argument, option
 from edgetune.cli.output import Output
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
 
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The device's name.", show_default=False)]
+NameArgument = Annotated[str, argument("NAME", "The device's name.")]
 
 
 @app.callback()
@@ -32,42 +33,22 @@ def devices() -> None:
 def add(
     out: Output,
     name: NameArgument,
-    url: Annotated[
-        str,
-        typer.Argument(metavar="URL", help="ssh://user@host[:port] or adb://SERIAL.", show_default=False),
-    ],
-    jump: Annotated[
-        str | None,
-        typer.Option(
-            "--jump", "-J", metavar="HOSTS", help="Machines to go through, as of ssh -J.", show_default=False
-        ),
-    ] = None,
+    url: Annotated[str, argument("URL", "ssh://user@host[:port] or adb://SERIAL.")],
+    jump: Annotated[str | None, option("--jump -J", "HOSTS", "Machines to go through, as of ssh -J.")] = None,
     identity: Annotated[
         Path | None,
-        typer.Option(
-            "--identity",
-            "-i",
-            metavar="FILE",
-            help="A private key.  [default: the agent's and those in ~/.ssh]",
-            show_default=False,
-        ),
+        option("--identity -i", "FILE", "A private key.  [default: the agent's and those in ~/.ssh]"),
     ] = None,
     known_hosts: Annotated[
         Path | None,
-        typer.Option(
-            "--known-hosts",
-            metavar="FILE",
-            help="The known host keys.  [default: ~/.ssh/known_hosts]",
-            show_default=False,
-        ),
+        option("--known-hosts", "FILE", "The known host keys.  [default: ~/.ssh/known_hosts]"),
     ] = None,
     host_key: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--host-key",
-            metavar="SHA256:...",
-            help="Accept an unknown host key with this fingerprint, which you have compared on the device.",
-            show_default=False,
+            "SHA256:...",
+            "Accept an unknown host key with this fingerprint, which you have compared on the device.",
         ),
     ] = None,
 ) -> None:
@@ -91,9 +72,7 @@ def add(
 
 
 @command(app, "list")
-def list_(
-    out: Output,
-) -> None:
+def list_(out: Output) -> None:
     """List the devices."""
     from edgetune.devices.registry import load_registry
 
@@ -119,8 +98,7 @@ def remove(
     out: Output,
     name: NameArgument,
     offline: Annotated[
-        bool,
-        typer.Option("--offline", help="Forget it without connecting: its files stay where they are."),
+        bool, typer.Option("--offline", help="Forget it without connecting: its files stay where they are.")
     ] = False,
 ) -> None:
     """Remove a device, and everything that edgetune has put onto it."""

@@ -12,6 +12,7 @@ import typer
 
 from edgetune.cli import options
 from edgetune.cli.command import command
+from edgetune.cli.options import argument, option
 from edgetune.cli.output import Output
 from edgetune.errors import LogsError, UsageError
 
@@ -24,22 +25,14 @@ app = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
 
 OnlyTarget = Annotated[
     str | None,
-    typer.Option(
-        "--target",
-        "-t",
-        metavar="TARGET",
-        help="Only records for this target: 'local', a name, a TOML file, or a fingerprint.",
-        show_default=False,
+    option(
+        "--target -t",
+        "TARGET",
+        "Only records for this target: 'local', a name, a TOML file, or a fingerprint.",
     ),
 ]
-OnlyDevice = Annotated[
-    str | None,
-    typer.Option("--device", "-d", metavar="NAME", help="Only records of this device.", show_default=False),
-]
-OnlyWorkload = Annotated[
-    str | None,
-    typer.Option("--workload", metavar="HASH", help="Only records of this workload.", show_default=False),
-]
+OnlyDevice = Annotated[str | None, option("--device -d", "NAME", "Only records of this device.")]
+OnlyWorkload = Annotated[str | None, option("--workload", "HASH", "Only records of this workload.")]
 
 
 @app.callback()
@@ -130,19 +123,13 @@ def stats(
 @command(app)
 def export(
     out: Output,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The JSON lines file to write.")],
+    file: Annotated[Path, argument("FILE", "The JSON lines file to write.")],
     target: OnlyTarget = None,
     workload: OnlyWorkload = None,
     device: OnlyDevice = None,
     best: Annotated[
         int | None,
-        typer.Option(
-            "--best",
-            min=1,
-            metavar="N",
-            help="Only the N fastest of each workload, target and device; no failures.",
-            show_default=False,
-        ),
+        option("--best", "N", "Only the N fastest of each workload, target and device; no failures.", min=1),
     ] = None,
     failures: Annotated[
         bool, typer.Option("--failures/--no-failures", help="Whether to write failed candidates too.")
@@ -169,21 +156,15 @@ def export(
 def import_(
     out: Output,
     source: Annotated[
-        Path,
-        typer.Argument(
-            metavar="SOURCE",
-            help="A file of 'logs export', or a folder with MetaSchedule's database.",
-        ),
+        Path, argument("SOURCE", "A file of 'logs export', or a folder with MetaSchedule's database.")
     ],
     target: Annotated[
         list[str] | None,
-        typer.Option(
-            "--target",
-            "-t",
-            metavar="TARGET",
-            help="MetaSchedule only: a target its records may be for; repeatable.  "
+        option(
+            "--target -t",
+            "TARGET",
+            "MetaSchedule only: a target its records may be for; repeatable.  "
             "[default: of local and all shipped targets, the one that a record names without doubt]",
-            show_default=False,
         ),
     ] = None,
     any_target: Annotated[
@@ -222,9 +203,7 @@ def import_(
 @command(app)
 def merge(
     out: Output,
-    other: Annotated[
-        str, typer.Argument(metavar="OTHER", help="The logs to take from: a SQLite file or a PostgreSQL URL.")
-    ],
+    other: Annotated[str, argument("OTHER", "The logs to take from: a SQLite file or a PostgreSQL URL.")],
     logs: options.LogsOption = None,
 ) -> None:
     """Take all records of other tuning logs into these; the others stay as they are."""
@@ -243,28 +222,20 @@ def prune(
     out: Output,
     keep_best: Annotated[
         int | None,
-        typer.Option(
-            "--keep-best",
-            min=0,
-            metavar="N",
-            help="Delete all but the N fastest of each workload, target and device.",
-            show_default=False,
+        option(
+            "--keep-best", "N", "Delete all but the N fastest of each workload, target and device.", min=0
         ),
     ] = None,
     failures: Annotated[bool, typer.Option("--failures", help="Delete the failed candidates.")] = False,
     older_than: Annotated[
-        str | None,
-        typer.Option(
-            "--older-than", metavar="AGE", help="Delete what is older, as 30d or 12h.", show_default=False
-        ),
+        str | None, option("--older-than", "AGE", "Delete what is older, as 30d or 12h.")
     ] = None,
     measured_with: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             "--measured-with",
-            metavar="NAME=VERSION",
-            help="Delete what was measured with this version, as tvm=0.26.0; repeatable.",
-            show_default=False,
+            "NAME=VERSION",
+            "Delete what was measured with this version, as tvm=0.26.0; repeatable.",
         ),
     ] = None,
     target: OnlyTarget = None,

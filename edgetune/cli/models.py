@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from edgetune.cli.command import command
+from edgetune.cli.options import argument, option
 from edgetune.cli.output import Output
 
 if TYPE_CHECKING:
@@ -26,9 +27,7 @@ def models() -> None:
 
 
 @command(app, "list")
-def list_(
-    out: Output,
-) -> None:
+def list_(out: Output) -> None:
     """List the models with the options of 'edgetune tune' that they need."""
     from edgetune.model import registry
 
@@ -49,13 +48,8 @@ def list_(
 @command(app)
 def fetch(
     out: Output,
-    name: Annotated[
-        str, typer.Argument(metavar="NAME", help="A name from 'edgetune models list'.", show_default=False)
-    ],
-    out_dir: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", metavar="DIR", help="Copy the file there.", show_default=False),
-    ] = None,
+    name: Annotated[str, argument("NAME", "A name from 'edgetune models list'.")],
+    out_dir: Annotated[Path | None, option("--out -o", "DIR", "Copy the file there.")] = None,
     random_weights: Annotated[
         bool,
         typer.Option(

@@ -10,6 +10,7 @@ import typer
 
 from edgetune.cli import options
 from edgetune.cli.command import command
+from edgetune.cli.options import option
 from edgetune.cli.output import Output
 
 if TYPE_CHECKING:
@@ -24,23 +25,11 @@ def run(
     out: Output,
     bundle: options.BundleArgument,
     input_: Annotated[
-        Path | None,
-        typer.Option(
-            "--input",
-            "-i",
-            metavar="FILE.npz",
-            help="Inputs by name.  [default: random ones]",
-            show_default=False,
-        ),
+        Path | None, option("--input -i", "FILE.npz", "Inputs by name.  [default: random ones]")
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output",
-            metavar="FILE.npz",
-            help="Write the outputs by name.  [default: only describe them]",
-            show_default=False,
-        ),
+        option("--output", "FILE.npz", "Write the outputs by name.  [default: only describe them]"),
     ] = None,
     shape: options.RunShapeOption = None,
     seed: Annotated[int, typer.Option("--seed", min=0, metavar="N", help="Seed of random inputs.")] = 0,

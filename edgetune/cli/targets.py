@@ -9,6 +9,7 @@ import typer
 
 from edgetune.cli import options
 from edgetune.cli.command import command
+from edgetune.cli.options import argument, option
 from edgetune.cli.output import Output
 
 if TYPE_CHECKING:
@@ -29,9 +30,7 @@ def targets() -> None:
 
 
 @command(app, "list")
-def list_(
-    out: Output,
-) -> None:
+def list_(out: Output) -> None:
     """List the shipped targets."""
     from edgetune.targets import list_targets
 
@@ -53,12 +52,7 @@ def list_(
 @command(app)
 def show(
     out: Output,
-    name: Annotated[
-        str,
-        typer.Argument(
-            metavar="TARGET", help="'local', a name, or a path to a TOML file.", show_default=False
-        ),
-    ],
+    name: Annotated[str, argument("TARGET", "'local', a name, or a path to a TOML file.")],
 ) -> None:
     """Show one target, in the form of a target file."""
     from edgetune.targets import load_target
@@ -71,25 +65,12 @@ def show(
 def detect(
     out: Output,
     out_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            "-o",
-            metavar="FILE",
-            help="Write the target file there.  [default: stdout]",
-            show_default=False,
-        ),
+        Path | None, option("--out -o", "FILE", "Write the target file there.  [default: stdout]")
     ] = None,
     threads: options.ThreadsOption = None,
     device: Annotated[
         str | None,
-        typer.Option(
-            "--device",
-            "-d",
-            metavar="NAME",
-            help="Describe this device's CPU.  [default: this machine's]",
-            show_default=False,
-        ),
+        option("--device -d", "NAME", "Describe this device's CPU.  [default: this machine's]"),
     ] = None,
 ) -> None:
     """Describe this machine's CPU, or that of a device, as a target file.

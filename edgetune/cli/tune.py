@@ -8,6 +8,7 @@ import typer
 
 from edgetune.cli import options
 from edgetune.cli.command import command
+from edgetune.cli.options import option
 from edgetune.cli.output import VERBOSE, Output
 from edgetune.errors import BudgetError
 
@@ -31,29 +32,16 @@ def tune(
     device: options.DeviceOption = None,
     trials: Annotated[
         int | None,
-        typer.Option(
-            "--trials",
-            "-n",
-            min=0,
-            metavar="N",
-            help="Budget in measured candidates; those already in the logs count.",
-            show_default=False,
-        ),
+        option("--trials -n", "N", "Budget in measured candidates; those already in the logs count.", min=0),
     ] = None,
-    time: Annotated[
-        str | None,
-        typer.Option(
-            "--time", metavar="TIME", help="Budget in time, as 90s, 10m or 1h30m.", show_default=False
-        ),
-    ] = None,
+    time: Annotated[str | None, option("--time", "TIME", "Budget in time, as 90s, 10m or 1h30m.")] = None,
     goal: Annotated[
         float | None,
-        typer.Option(
+        option(
             "--goal",
+            "MS",
+            "Median latency to reach, in milliseconds; exit code 5 when the budget ends before.",
             min=0.0,
-            metavar="MS",
-            help="Median latency to reach, in milliseconds; exit code 5 when the budget ends before.",
-            show_default=False,
         ),
     ] = None,
     out: options.OutOption = None,
@@ -63,10 +51,7 @@ def tune(
     save_rest: options.SaveRestOption = None,
     logs: options.LogsOption = None,
     threads: options.ThreadsOption = None,
-    seed: Annotated[
-        int | None,
-        typer.Option("--seed", metavar="N", help="Seed of every random choice.", show_default=False),
-    ] = None,
+    seed: Annotated[int | None, option("--seed", "N", "Seed of every random choice.")] = None,
     rtol: options.RtolOption = None,
     atol: options.AtolOption = None,
     archive: options.ArchiveOption = False,
