@@ -9,7 +9,7 @@ import typer
 
 from edgetune.cli.command import command
 from edgetune.cli.options import argument, option
-from edgetune.cli.output import Output
+from edgetune.cli.output import Output, byte_size
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -188,7 +188,4 @@ def _clock(khz: int) -> str:
 
 
 def _size(size: int) -> str:
-    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if size >= scale:
-            return f"{size / scale:.3g} {unit}"
-    return "?" if size == 0 else f"{size} B"
+    return byte_size(size) if size else "?"

@@ -15,10 +15,8 @@ from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
 from edgetune.cli import COMMANDS, output
+from edgetune.cli.output import INTERRUPTED
 from edgetune.errors import EdgetuneError, OutputError, UsageError, did_you_mean
-
-INTERRUPTED = 130
-"""Exit code after Ctrl-C, as shells have it (128 + SIGINT)."""
 
 
 class _LazyGroup(TyperGroup):

@@ -8,7 +8,7 @@ import typer
 
 from edgetune.cli import options
 from edgetune.cli.command import command
-from edgetune.cli.output import Output
+from edgetune.cli.output import Output, byte_size
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -53,7 +53,7 @@ def _print(console: Console, result: ProfileResult) -> None:
         f"{result.bundle}: {result.latency_ms:.3f} ms on {result.threads} threads "
         f"({result.kernels_ms:.3f} ms while observed)\n"
         f"this machine: {machine.peak_gflops:.0f} GFLOP/s, {fastest[1]:.0f} GB/s within "
-        f"{_size(fastest[0])}, {slowest[1]:.0f} GB/s at {_size(slowest[0])}",
+        f"{byte_size(fastest[0])}, {slowest[1]:.0f} GB/s at {byte_size(slowest[0])}",
         markup=False,
     )
     columns = ("kernel", "calls", "us", "share", "GFLOP/s", "moved", "of roofline", "bound", "schedule")
@@ -65,16 +65,9 @@ def _print(console: Console, result: ProfileResult) -> None:
             f"{kernel.time_us:.1f}",
             f"{kernel.share:.1%}",
             f"{kernel.gflops:.1f}" if kernel.flops else "-",
-            _size(kernel.bytes) if kernel.bytes else "-",
+            byte_size(kernel.bytes) if kernel.bytes else "-",
             f"{kernel.roofline:.0%}" if kernel.roofline else "-",
             kernel.bound or "-",
             kernel.source or "-",
         )
     console.print(table)
-
-
-def _size(number: int) -> str:
-    for unit, size in (("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if number >= size:
-            return f"{number / size:.3g} {unit}"
-    return f"{number} B"

@@ -9,7 +9,7 @@ import typer
 from edgetune.cli import options
 from edgetune.cli.command import command
 from edgetune.cli.options import option
-from edgetune.cli.output import VERBOSE, Output
+from edgetune.cli.output import INTERRUPTED, VERBOSE, Output
 from edgetune.errors import BudgetError
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(rich_markup_mode=None)
 
-INTERRUPTED = 130
 ROWS = 15
 """Kernels listed without -v: those that an inference spends most of its time in."""
 
