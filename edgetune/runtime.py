@@ -25,7 +25,7 @@ from edgetune.bundle import manifest as m
 from edgetune.bundle.inputs import check_inputs, plainly_right
 from edgetune.bundle.reader import Bundle, check_loadable, open_bundle
 from edgetune.bundle.serving import Serving
-from edgetune.errors import BundleError, ToolchainError, UsageError
+from edgetune.errors import BundleError, ToolchainError, UsageError, first_line
 from edgetune.machine import usable_cpus
 from edgetune.records import TensorSpec
 from edgetune.standalone.model import StandaloneModel
@@ -149,7 +149,7 @@ class LoadedModel:
 
     def _failure(self, what: str, error: Exception) -> BundleError:
         return BundleError(
-            f"the library of {self._path} {what} ({_first_line(error)}); build the bundle again"
+            f"the library of {self._path} {what} ({first_line(error)}); build the bundle again"
         )
 
 
@@ -201,10 +201,6 @@ class _Program:
 
 AnyModel: TypeAlias = LoadedModel | StandaloneModel
 """What :func:`load` gives: a model for TVM's virtual machine, or one that needs nothing but itself."""
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 @functools.cache
@@ -271,7 +267,7 @@ def _load_library(bundle: Bundle) -> _Library:
             return _Library(path)
     except (RuntimeError, OSError) as error:
         raise BundleError(
-            f"the library of {bundle.path} cannot be loaded ({_first_line(error)}); build the bundle again"
+            f"the library of {bundle.path} cannot be loaded ({first_line(error)}); build the bundle again"
         ) from error
 
 

@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 
-from edgetune.errors import ModelError
+from edgetune.errors import ModelError, first_line
 from edgetune.sides.base import SideSpec
 
 _NOISE = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ")
@@ -51,8 +51,7 @@ class OnnxRuntimeSide:
 
 
 def _reason(error: Exception) -> str:
-    first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    return _NOISE.sub("", first).strip()[:400]
+    return _NOISE.sub("", first_line(error)).strip()[:400]
 
 
 def open_side(spec: SideSpec) -> OnnxRuntimeSide:
