@@ -110,10 +110,9 @@ class _Patient:
             ) from error
 
     def ask_what_it_is(self) -> str:
-        from edgetune.devices.inventory import ask_user
-        from edgetune.devices.manage import probe_device
+        from edgetune.devices.inventory import open_device
 
-        self.probe = probe_device(self.name, ask_user())
+        self.probe = open_device(self.name, threads=1).probe()
         return "; ".join([self.probe.summary(), *self.probe.notes])
 
     def find_target(self) -> str:

@@ -118,10 +118,9 @@ def probe(
 
     'edgetune targets detect --device NAME' writes it as a target file.
     """
-    from edgetune.devices.inventory import ask_user
-    from edgetune.devices.manage import probe_device
+    from edgetune.devices.inventory import open_device
 
-    found = probe_device(name, ask_user())
+    found = open_device(name, threads=1).probe()
     out.result({"name": name, **_fields(found)}, lambda console: _print(console, found))
 
 

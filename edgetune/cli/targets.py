@@ -90,10 +90,10 @@ def detect(
 
 
 def _detect_on(device: str, threads: int | None) -> Target:
-    from edgetune.devices.inventory import ask_user
-    from edgetune.devices.manage import device_target, probe_device
+    from edgetune.devices.inventory import open_device
+    from edgetune.devices.manage import device_target
 
-    return device_target(device, probe_device(device, ask_user()), threads)
+    return device_target(device, open_device(device, threads=1).probe(), threads)
 
 
 def _fields(target: Target) -> dict[str, Any]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ipaddress
+import sys
+
 import typer
 
 from edgetune.cli import options
@@ -9,6 +12,12 @@ from edgetune.cli.command import command
 from edgetune.cli.output import Output
 
 app = typer.Typer(rich_markup_mode=None)
+
+_EXPOSED = (
+    "WARNING: listening on {host}. TVM RPC has no password and no encryption: everyone who can reach "
+    "this port can run any program on this machine and on the devices. Prefer 127.0.0.1 and an SSH tunnel."
+)
+"""What to say before a server that others can reach is started."""
 
 
 @command(app)
@@ -23,15 +32,12 @@ def tracker(
     password and no encryption, so the tracker listens on this machine alone unless --host says otherwise;
     reach it from elsewhere through an SSH tunnel.
     """
-    import sys
-
     from edgetune.devices.tracker_process import serve
-    from edgetune.devices.transport import EXPOSED, is_loopback
     from edgetune.errors import DeviceError
 
-    if not is_loopback(host):
+    if not _is_loopback(host):
         # Even with -q: whoever exposes the device must have been told.
-        print(EXPOSED.format(host=host), file=sys.stderr)
+        print(_EXPOSED.format(host=host), file=sys.stderr)
 
     def announce(bound: int) -> None:
         out.result({"host": host, "port": bound}, f"tracker listening on {host}:{bound}")
@@ -46,3 +52,11 @@ def tracker(
         ) from error
     except KeyboardInterrupt:
         out.note("tracker stopped")
+
+
+def _is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a server that listens on ``host``."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"

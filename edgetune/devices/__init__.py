@@ -2,7 +2,8 @@
 
 ======================  ==================================================================
 ``inventory.py``        the devices by name
-``transport.py``        what a device, the way to reach it and a link to another machine are
+``transport.py``        what a device and the way to reach it are
+``link.py``             what a link to another machine is
 ``tracked.py``          what both ways share: a tracker here, and what registers the device with it
 ``local.py``            this machine, with the Python runner on loopback
 ``remote.py``           another machine, over a bridge here and the native runner there

@@ -9,10 +9,10 @@ from edgetune.cpu import missing_features
 from edgetune.devices.address import Address, Ask
 from edgetune.devices.deploy import clean, deploy
 from edgetune.devices.inventory import LOCAL
+from edgetune.devices.link import Link
 from edgetune.devices.probe import Probe, probe
 from edgetune.devices.registry import NAME_PATTERN, Entry, find, forget, load_registry, store
 from edgetune.devices.remote import connect
-from edgetune.devices.transport import Link
 from edgetune.errors import DeviceError, UsageError
 from edgetune.targets import Target
 from edgetune.targets.remote import remote_target
@@ -70,16 +70,6 @@ def remove_device(name: str, ask: Ask | None = None, offline: bool = False) -> N
         with closing(link):
             clean(link)
     forget(name)
-
-
-def probe_device(name: str, ask: Ask | None = None) -> Probe:
-    """Return what a registered device says of itself.
-
-    Raises:
-        DeviceError: there is no such device, or it cannot be reached.
-    """
-    with closing(connect(find(name).address, ask)) as link:
-        return probe(link)
 
 
 def device_target(name: str, found: Probe, threads: int | None = None) -> Target:

@@ -8,10 +8,11 @@ import sys
 from edgetune.devices.address import Address, Ask, Secrets, open_link
 from edgetune.devices.bridge import Plan
 from edgetune.devices.deploy import deploy, home_of
+from edgetune.devices.link import Link
 from edgetune.devices.probe import Probe, probe
 from edgetune.devices.server import Server
 from edgetune.devices.tracked import TrackedTransport
-from edgetune.devices.transport import Device, Link
+from edgetune.devices.transport import Device
 
 _known_secrets: dict[str, Secrets] = {}
 """What the user was asked for in this process, by address."""
@@ -29,7 +30,7 @@ def connect(address: Address, ask: Ask | None = None) -> Link:
 def remote_device(name: str, address: Address, threads: int, ask: Ask | None = None) -> Device:
     """Return a device that is reached over a link, with kernels on ``threads`` threads."""
     transport = RemoteTransport(name, address, threads, ask)
-    return Device(name, transport, shares_host=False, threads=threads, ask=transport.probe)
+    return Device(name, transport, shares_host=False, threads=threads, prober=transport.probe)
 
 
 class RemoteTransport(TrackedTransport):
