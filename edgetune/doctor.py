@@ -9,7 +9,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from edgetune.errors import DeviceError, EdgetuneError
@@ -39,7 +39,7 @@ class Check:
 
     def to_json(self) -> dict[str, object]:
         """The check as in the JSON of ``devices doctor``."""
-        return {"name": self.name, "passed": self.passed, "seconds": self.seconds, "detail": self.detail}
+        return asdict(self)
 
 
 def examine(name: str) -> Iterator[Check]:
