@@ -28,12 +28,12 @@ def task(size):
 
 def main(path, trials):
     from edgetune.devices.local import local_device
-    from edgetune.kernels.registry import design_spaces
     from edgetune.logs import open_logs
     from edgetune.targets import load_target
     from edgetune.tuning.loop import tune_tasks
     from edgetune.tuning.measure import DeviceMeasurer
     from edgetune.tuning.options import Budget, MeasureOptions, TuningOptions
+    from tests.tuning.spaces import stock_spaces
 
     measure = DeviceMeasurer.measure
 
@@ -53,7 +53,7 @@ def main(path, trials):
             target,
             local_device(2),
             logs,
-            spaces=design_spaces,
+            spaces=stock_spaces,
             budget=Budget(trials=trials),
             options=options,
             progress=lambda progress: say(spent=progress.trials_spent, reused=progress.trials_reused),

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from edgetune.errors import DeviceError
-from edgetune.kernels.registry import design_spaces
 from edgetune.logs import open_logs
 from edgetune.records import Artifact, Candidate, FailureKind, Timing
 from edgetune.tuning.builder import Builder
@@ -26,6 +25,7 @@ from edgetune.tuning.pulse import build_pulse
 from edgetune.tuning.search import SearchSettings
 from edgetune.tuning.search_process import SearchProcess
 from edgetune.tuning.workers import WorkerPool
+from tests.tuning.spaces import stock_spaces
 
 OPTIONS = TuningOptions(
     seed=5, batch=8, first_batch=4, patience=24, measure=MeasureOptions(run_timeout_s=1.0)
@@ -47,7 +47,7 @@ def test_a_run_tunes_every_task_and_the_next_one_reuses_it(device, target, logs,
         target,
         device,
         logs,
-        spaces=design_spaces,
+        spaces=stock_spaces,
         budget=Budget(trials=24),
         options=OPTIONS,
         progress=seen.append,
@@ -68,7 +68,7 @@ def test_a_run_tunes_every_task_and_the_next_one_reuses_it(device, target, logs,
         assert logs.best(task.task.workload, target).trace == task.best.trace
     started = time.monotonic()
     again = tune_tasks(
-        tasks, target, device, logs, spaces=design_spaces, budget=Budget(trials=24), options=OPTIONS
+        tasks, target, device, logs, spaces=stock_spaces, budget=Budget(trials=24), options=OPTIONS
     )
     assert (again.trials_spent, again.trials_reused) == (0, 24)
     assert time.monotonic() - started < 1, "nothing needs to be started"
@@ -105,7 +105,7 @@ def test_candidates_that_crash_hang_and_lie_are_recorded_failures(
     pulse = pool.call(build_pulse, target, timeout_s=60)
     measurer = DeviceMeasurer(device, "llvm", 2, pulse, options.measure, 60)
     with WorkerPool(server, 1) as searching:
-        searches = SearchProcess(searching, SearchSettings(target, design_spaces, 1, 2))
+        searches = SearchProcess(searching, SearchSettings(target, stock_spaces, 1, 2))
         run.measure_all(searches, Sabotage(builder, bad), measurer, Gate(True), Interrupt())
     measurer.close()
     outcome = run.outcome()
@@ -125,7 +125,7 @@ def test_a_task_that_cannot_be_searched_is_set_aside_and_the_others_go_on(device
         target,
         device,
         logs,
-        spaces=design_spaces,
+        spaces=stock_spaces,
         budget=Budget(trials=6),
         options=OPTIONS,
     )
@@ -144,7 +144,7 @@ def test_a_time_budget_ends_the_run(device, target, logs, kernels):
         target,
         device,
         logs,
-        spaces=design_spaces,
+        spaces=stock_spaces,
         budget=Budget(time_s=6.0),
         options=OPTIONS,
     )
@@ -159,7 +159,7 @@ def test_a_wrong_thread_count_is_said(device, target, logs, kernels):
             target.with_threads(7),
             device,
             logs,
-            spaces=design_spaces,
+            spaces=stock_spaces,
             budget=Budget(trials=2),
             options=OPTIONS,
         )

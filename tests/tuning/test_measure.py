@@ -6,13 +6,13 @@ import time
 import numpy as np
 import pytest
 
-from edgetune.kernels.registry import design_spaces
 from edgetune.records import Artifact, Candidate, Failure, FailureKind, Stage, Timing
 from edgetune.tuning.builder import Builder, PrepareError
 from edgetune.tuning.measure import DeviceMeasurer
 from edgetune.tuning.options import MeasureOptions
 from edgetune.tuning.pulse import build_pulse
 from edgetune.tuning.reference import reference_outputs
+from tests.tuning.spaces import stock_spaces
 
 OPTIONS = MeasureOptions(run_timeout_s=1.0)
 
@@ -69,7 +69,7 @@ def test_every_design_space_gives_right_values(builder, measurer, kernels, targe
     from edgetune.metaschedule import trace_text
 
     task = kernels.conv()
-    traces = [trace_text(space.trace) for space in design_spaces(task, target)]
+    traces = [trace_text(space.trace) for space in stock_spaces(task, target)]
     prepared, artifacts = built(builder, task, *traces)
     measurer.prepare(prepared)
     assert len(traces) >= 2

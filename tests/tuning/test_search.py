@@ -3,20 +3,20 @@
 import numpy as np
 import pytest
 
-from edgetune.kernels.registry import design_spaces
 from edgetune.metaschedule import apply_trace, trace_text
 from edgetune.records import Failure, FailureKind, Stage, Timing
 from edgetune.tuning.build import entry_module
 from edgetune.tuning.cost_model import CostModel
 from edgetune.tuning.search import EvolutionarySearch, SearchSettings
 from edgetune.tuning.search_process import SearchError, SearchProcess
+from tests.tuning.spaces import stock_spaces
 
 FAILED = Failure(Stage.BUILD, FailureKind.ERROR, "no")
 
 
 @pytest.fixture
 def settings(target):
-    return SearchSettings(target, design_spaces, seed=3, threads=2)
+    return SearchSettings(target, stock_spaces, seed=3, threads=2)
 
 
 def start(settings, task, known=()):
@@ -33,7 +33,7 @@ def test_the_first_candidate_is_the_first_space_s_own(settings, kernels, target)
     import tvm_ffi
 
     task = kernels.matmul()
-    default = design_spaces(task, target)[0]
+    default = stock_spaces(task, target)[0]
     [first] = start(settings, task).propose(1)
     scheduled = apply_trace(first.trace, module_of(task))
     # Postprocessing adds instructions at the end; the decisions are the space's.
@@ -92,7 +92,7 @@ def test_a_small_space_ends(settings, kernels):
 
 
 def test_the_same_seed_gives_the_same_search(target, kernels):
-    settings = SearchSettings(target, design_spaces, seed=11, threads=1)
+    settings = SearchSettings(target, stock_spaces, seed=11, threads=1)
 
     def run():
         search = start(settings, kernels.matmul())
@@ -157,7 +157,7 @@ def test_a_search_in_its_process_goes_on_after_the_process_died(remote, settings
 
 
 def test_a_task_without_spaces_is_a_search_error(remote, target, kernels):
-    settings = SearchSettings(target, design_spaces, seed=1, threads=1)
+    settings = SearchSettings(target, stock_spaces, seed=1, threads=1)
     broken = kernels.matmul()
     import dataclasses
 
