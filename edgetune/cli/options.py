@@ -95,7 +95,8 @@ LeanOption = Annotated[
     ),
 ]
 StandaloneOption = Annotated[
-    bool, typer.Option("--standalone", help="Make a library with a C API that needs nothing of TVM to run.")
+    bool,
+    typer.Option("--standalone", help="Make a library with a C API that needs nothing of TVM to run."),
 ]
 WeightsOption = Annotated[
     str,
