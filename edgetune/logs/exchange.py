@@ -92,26 +92,11 @@ class _RecordLine(_Strict):
 _SHARED = ("workload", "target", "device", "task_name", "kind", "created_s", "versions", "trace")
 
 
-class _TargetLine(_Strict):
-    fingerprint: str
-    name: str
-    kind: str
-    mtriple: str
-    mcpu: str
-    mattr: tuple[str, ...]
-    threads: int
-    vector_bits: int
-    gpu_arch: str = ""
-
-    def value(self) -> TargetInfo:
-        return checked_target(TargetInfo(**{name: getattr(self, name) for name in _TargetLine.model_fields}))
-
-
 class _Line(_Strict):
     # Named "schema" in the file, a word that pydantic's classes have taken.
     format: int = Field(alias="schema")
     record: _RecordLine | None = None
-    target: _TargetLine | None = None
+    target: TargetInfo | None = None
 
 
 def line_of(value: Record | TargetInfo) -> str:
@@ -253,7 +238,7 @@ def _parse(path: Path, line: Line) -> Record | TargetInfo:
         if parsed.record is not None and parsed.target is None:
             return parsed.record.value()
         if parsed.target is not None and parsed.record is None:
-            return parsed.target.value()
+            return checked_target(parsed.target)
     except InvalidRecordError as error:
         raise broken(path, line, str(error)) from None
     raise broken(path, line, "a line holds either a record or a target")

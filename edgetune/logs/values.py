@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from pydantic import ConfigDict
+
 from edgetune.records import Failure, FailureKind, Record, Timing
 
 MAX_TRACE_CHARS = 2_000_000
@@ -58,6 +60,9 @@ class TargetInfo:
     vector register; ``gpu_arch`` is the GPU's (``sm_87``), empty for a CPU, and the CPU beside a GPU is the
     one that drives it.
     """
+
+    # How pydantic reads one from a file.
+    __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
 
     fingerprint: str
     name: str
