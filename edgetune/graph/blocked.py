@@ -1,6 +1,7 @@
 """Rewrite a Relax function into channel-blocked layout, weights packed on the way.
 
 Every value has up to two forms: plain (``[N, C, H, W]``, as imported) and blocked (``[N, ceil(C / b), H * W, b]``).
+A sequence ``[N, C, W]`` is an image of one row.
 A rule per operator says how to compute the blocked form from blocked operands; an operator without a rule, or
 whose rule declines, is computed plain. Conversions appear only where a form is asked for that does not exist yet,
 so they end up at the edges of the graph. Channels that fill no whole block are padded: padded lanes hold finite
@@ -18,6 +19,7 @@ import numpy as np
 import tvm
 from tvm import relax, te
 
+from edgetune.graph.geometry import image_shape
 from edgetune.graph.refusal import REFUSALS, reason
 from edgetune.kernels.schedules import unflatten
 from edgetune.targets import Target
@@ -153,7 +155,7 @@ class Rewriter:
         return self._blocked.get(expr) if isinstance(expr, relax.Var) else None
 
     def blocked(self, expr: Any, groups: int = 1) -> BlockedValue:
-        """The blocked form of a 4-d expression, converted when needed."""
+        """The blocked form of an image or a sequence, converted when needed."""
         known = self.blocked_or_none(expr)
         if known is not None and _same_padding(known, groups, self.lanes):
             return known
@@ -163,8 +165,9 @@ class Rewriter:
         return value
 
     def block(self, plain: Any, groups: int = 1) -> BlockedValue:
-        """Emit the conversion of a plain ``[N, C, H, W]`` tensor."""
-        batch, channels, height, width = (int(d) for d in plain.ty.shape)
+        """Emit the conversion of a plain ``[N, C, H, W]`` or ``[N, C, W]`` tensor."""
+        batch, channels, height, width = image_shape(plain.ty.shape)
+        is_sequence = len(plain.ty.shape) == 3
         lanes, per_group = self.lanes, channels // groups
         blocks = -(-per_group // lanes)
 
@@ -172,7 +175,7 @@ class Rewriter:
             def element(n: te.Var, c: te.Var, f: te.Var, i: te.Var) -> te.PrimExpr:
                 within = c * lanes + i if groups == 1 else (c % blocks) * lanes + i
                 channel = within if groups == 1 else (c // blocks) * per_group + within
-                value = x[(n, channel, *unflatten(f, height, width))]
+                value = x[(n, channel, *((f,) if is_sequence else unflatten(f, height, width)))]
                 if per_group % lanes == 0:
                     return value
                 return te.if_then_else(within < per_group, value, tvm.tirx.const(0, x.dtype))
@@ -183,7 +186,7 @@ class Rewriter:
         return BlockedValue(expr, channels, height, width, groups)
 
     def unblock(self, value: BlockedValue, shape: tuple[int, ...]) -> Any:
-        """Emit the conversion back to a plain ``[N, C, H, W]`` tensor."""
+        """Emit the conversion back to a plain tensor of a shape ``[N, C, H, W]`` or ``[N, C, W]``."""
         lanes, width = self.lanes, value.width
         if value.height * value.width == 1 and not value.padded(lanes):
             return self.emit(relax.op.reshape(value.expr, shape))
@@ -191,11 +194,12 @@ class Rewriter:
         blocks = -(-per_group // lanes)
 
         def to_plain(x: te.Tensor) -> te.Tensor:
-            def element(n: te.Var, c: te.Var, h: te.Var, w: te.Var) -> te.PrimExpr:
+            def element(n: te.Var, c: te.Var, *place: te.Var) -> te.PrimExpr:
+                f = place[0] if len(place) == 1 else place[0] * width + place[1]
                 if value.groups == 1:
-                    return x[n, c // lanes, h * width + w, c % lanes]
+                    return x[n, c // lanes, f, c % lanes]
                 within = c % per_group
-                return x[n, (c // per_group) * blocks + within // lanes, h * width + w, within % lanes]
+                return x[n, (c // per_group) * blocks + within // lanes, f, within % lanes]
 
             return te.compute(shape, element, name="to_plain")
 

@@ -13,16 +13,19 @@ from tvm import relax, te
 
 from edgetune.graph import winograd
 from edgetune.graph.blocked import BlockedValue, Rewriter, Rule
-from edgetune.graph.geometry import Geometry, pair
+from edgetune.graph.geometry import Geometry, image_shape, pair
 from edgetune.kernels import products, window
 
 
 def rules() -> dict[str, Rule]:
     """The rule of each operator, by Relax name."""
     table: dict[str, Rule] = {
-        "relax.nn.conv2d": _conv2d,
+        "relax.nn.conv1d": _convolution,
+        "relax.nn.conv2d": _convolution,
         "relax.nn.conv2d_transpose": _conv2d_transpose,
+        "relax.nn.max_pool1d": _max_pool,
         "relax.nn.max_pool2d": _max_pool,
+        "relax.nn.avg_pool1d": _avg_pool,
         "relax.nn.avg_pool2d": _avg_pool,
         "relax.mean": _mean,
         "relax.concat": _concat,
@@ -45,13 +48,17 @@ _FINITE_BINARY = {"relax.add", "relax.subtract", "relax.multiply", "relax.maximu
 _BINARY = _FINITE_BINARY | {"relax.divide", "relax.power"}
 
 
-def _is_float32(expr: Any, rank: int = 4) -> bool:
+_LAYOUTS = ("NCHW", "NCW")
+
+
+def _is_float32_image(expr: Any) -> bool:
+    """Whether an expression is float32 and has the rank of an image or a sequence."""
     ty = expr.ty
     return (
         isinstance(ty, relax.TensorType)
         and str(ty.dtype) == "float32"
         and ty.shape is not None
-        and len(ty.shape) == rank
+        and len(ty.shape) in (3, 4)
     )
 
 
@@ -59,15 +66,17 @@ def _shape(expr: Any) -> tuple[int, ...]:
     return tuple(int(d) for d in expr.ty.shape)
 
 
-def _conv2d(rewriter: Rewriter, call: Any) -> BlockedValue | None:
+def _convolution(rewriter: Rewriter, call: Any) -> BlockedValue | None:
     attrs = call.attrs
     weight = rewriter.constant(call.args[1])
-    if weight is None or not _is_float32(call.args[0]) or str(attrs.data_layout) != "NCHW":
+    if weight is None or not _is_float32_image(call.args[0]) or str(attrs.data_layout) not in _LAYOUTS:
         return None
-    _, channels, height, width = _shape(call.args[0])
+    rank = weight.ndim
+    batch, channels, height, width = image_shape(_shape(call.args[0]))
+    weight = weight.reshape(image_shape(weight.shape))
     out_channels, _, kernel_h, kernel_w = weight.shape
     groups = int(attrs.groups)
-    geometry = Geometry(attrs, (height, width), (kernel_h, kernel_w))
+    geometry = Geometry(attrs, (height, width), (kernel_h, kernel_w), rank)
     output = geometry.output
     if width == geometry.output[1] == kernel_w == 1:
         # One column: seen as one row, which tiles.
@@ -82,10 +91,10 @@ def _conv2d(rewriter: Rewriter, call: Any) -> BlockedValue | None:
         )
         return BlockedValue(expr, out_channels, *output, value.groups)
     plain_input = channels < lanes and groups == 1
-    shape = (_shape(call.args[0])[0], channels, out_channels)
-    m = None if plain_input else winograd.best_tile(rewriter.target, shape, geometry, groups)
-    if m is not None:
-        return winograd.convolve(rewriter, rewriter.blocked(call.args[0]), weight, geometry, m)
+    shape = (batch, channels, out_channels)
+    form = None if plain_input else winograd.best_form(rewriter.target, shape, geometry, groups)
+    if form is not None:
+        return winograd.convolve(rewriter, rewriter.blocked(call.args[0]), weight, geometry, form)
     if plain_input:
         source = rewriter.plain(call.args[0])
         if _shape(source)[2:] != geometry.size:
@@ -111,7 +120,7 @@ def _conv2d_transpose(rewriter: Rewriter, call: Any) -> Any:
     weight = rewriter.constant(call.args[1])
     if (
         weight is None
-        or not _is_float32(call.args[0])
+        or not _is_float32_image(call.args[0])
         or int(attrs.groups) != 1
         or str(attrs.data_layout) != "NCHW"
     ):
@@ -209,10 +218,12 @@ def _avg_pool(rewriter: Rewriter, call: Any) -> BlockedValue | None:
 def _pooled(rewriter: Rewriter, call: Any) -> tuple[BlockedValue | None, Geometry | None]:
     """Blocked input and geometry of a pooling over an input that is blocked already."""
     value = rewriter.blocked_or_none(call.args[0])
-    if value is None or str(call.attrs.layout) != "NCHW" or call.attrs.ceil_mode:
+    if value is None or str(call.attrs.layout) not in _LAYOUTS or call.attrs.ceil_mode:
         return None, None
-    geometry = Geometry(call.attrs, (value.height, value.width), pair(call.attrs.pool_size))
-    if geometry.output != _shape(call)[2:]:
+    rank = len(call.ty.shape)
+    kernel = pair(call.attrs.pool_size) if rank == 4 else (1, int(call.attrs.pool_size[0]))
+    geometry = Geometry(call.attrs, (value.height, value.width), kernel, rank)
+    if geometry.output != image_shape(_shape(call))[2:]:
         return None, None
     return value, geometry
 
@@ -220,8 +231,9 @@ def _pooled(rewriter: Rewriter, call: Any) -> tuple[BlockedValue | None, Geometr
 def _mean(rewriter: Rewriter, call: Any) -> BlockedValue | None:
     """Global average pooling."""
     value = rewriter.blocked_or_none(call.args[0])
-    axes = [int(a) % 4 for a in call.attrs.axis] if call.attrs.axis is not None else []
-    if value is None or sorted(axes) != [2, 3] or not call.attrs.keepdims:
+    rank = len(_shape(call.args[0]))
+    axes = [int(a) % rank for a in call.attrs.axis] if call.attrs.axis is not None else []
+    if value is None or sorted(axes) != list(range(2, rank)) or not call.attrs.keepdims:
         return None
     expr = rewriter.emit(relax.op.mean(value.expr, axis=[2], keepdims=True))
     return BlockedValue(expr, value.channels, 1, 1, value.groups)
@@ -313,33 +325,37 @@ class _Typed:
 def _binary(rewriter: Rewriter, call: Any) -> BlockedValue | None:
     sides = [rewriter.blocked_or_none(a) for a in call.args]
     known = [v for v in sides if v is not None]
-    if not known or len(_shape(call)) != 4:
+    rank = len(_shape(call))
+    if not known or any(rewriter.constant(a) is None and len(_shape(a)) != rank for a in call.args):
         return None
-    _, channels, height, width = _shape(call)
+    _, channels, height, width = image_shape(_shape(call))
     # Where both sides are blocked but padded differently, the larger one keeps its form.
     model = max(known, key=lambda v: v.height * v.width)
     form = BlockedValue(None, channels, height, width, model.groups)
     if model.channels != channels or (form.padded(rewriter.lanes) and call.op.name not in _FINITE_BINARY):
         return None
-    operands = [_operand(rewriter, argument, form) for argument in call.args]
+    operands = [_operand(rewriter, argument, form, rank) for argument in call.args]
     if any(operand is None for operand in operands):
         return None
     return form.like(rewriter.emit(tvm.ir.Call(call.op, operands, call.attrs, call.ty_args)))
 
 
-def _operand(rewriter: Rewriter, argument: Any, form: BlockedValue) -> Any:
-    """One side of a binary operator in a given form, broadcast included; None where it has no blocked form."""
+def _operand(rewriter: Rewriter, argument: Any, form: BlockedValue, rank: int) -> Any:
+    """One side of a binary operator in a given form, broadcast included; None where it has no blocked form.
+
+    ``rank`` is that of the result.
+    """
     constant = rewriter.constant(argument)
     if constant is not None:
         if constant.size == 1:
             return relax.const(constant.reshape(()), str(constant.dtype))
-        if (1,) * (4 - constant.ndim) + constant.shape == (1, form.channels, 1, 1):
+        if (1,) * (rank - constant.ndim) + constant.shape == (1, form.channels, 1, 1)[:rank]:
             packed = _block_channels(constant.reshape(-1), form.groups, rewriter.lanes)
             return _const(packed[None, :, None, :])
         return None
-    if not _is_float32(argument):
+    if not _is_float32_image(argument):
         return None
-    _, channels, height, width = _shape(argument)
+    _, channels, height, width = image_shape(_shape(argument))
     if channels != form.channels or (height, width) not in ((form.height, form.width), (1, 1)):
         return None
     return rewriter.blocked(argument, form.groups).expr

@@ -1,7 +1,8 @@
-"""3x3 convolutions by Winograd's minimal filtering, where that costs less than computing them directly."""
+"""Convolutions with small windows by Winograd's minimal filtering, where that costs less than computing them directly."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from edgetune.targets import Target
 _PRODUCTS_A_CYCLE = 1.8
 """Vector multiply-adds of a core in a contraction: two units, a tenth lost."""
 _INPUT_CYCLES, _OUTPUT_CYCLES = 8.0, 12.0
-"""Cycles for each of the a^2 vectors of a tile: its transform; its transform and its part in the product."""
+"""Cycles for each vector of a tile's positions: its transform; its transform and its part in the product."""
 _NEAR_BYTES, _FAR_BYTES = 12.0, 6.0
 """Bytes a cycle: each core from the caches, all cores together from memory."""
 _PASSES = 2.5
@@ -27,8 +28,10 @@ _OPAQUE, _PRODUCT_LIKE = 8, 4
 """Relax's fusion patterns (``OpPatternKind``): fused with nothing; takes elementwise work after it."""
 
 
-def best_tile(target: Target, shape: tuple[int, int, int], geometry: Geometry, groups: int) -> int | None:
-    """The size of output tile that is estimated to be fastest; None where the direct form is, or must be used.
+def best_form(
+    target: Target, shape: tuple[int, int, int], geometry: Geometry, groups: int
+) -> winograd.Form | None:
+    """The form that is estimated to be fastest; None where the direct convolution is, or must be used.
 
     Args:
         target: whose vectors and caches count.
@@ -37,7 +40,8 @@ def best_tile(target: Target, shape: tuple[int, int, int], geometry: Geometry, g
         groups: of the convolution.
     """
     batch, channels, outputs = shape
-    if groups != 1 or geometry.kernel != (3, 3) or geometry.stride != (1, 1) or geometry.dilation != (1, 1):
+    forms = winograd.forms(geometry.kernel)
+    if not forms or groups != 1 or geometry.stride != (1, 1) or geometry.dilation != (1, 1):
         return None
     lanes = target.lanes("float32")
     out_blocks, in_blocks = -(-outputs // lanes), -(-channels // lanes)
@@ -48,52 +52,52 @@ def best_tile(target: Target, shape: tuple[int, int, int], geometry: Geometry, g
         moved = weights + _PASSES * intermediate
         return moved / _NEAR_BYTES if cached else moved * target.threads / _FAR_BYTES
 
-    products = pixels * 9 * channels * out_blocks
-    direct = products / _PRODUCTS_A_CYCLE + moving(36 * channels * outputs, 0)
+    window = math.prod(geometry.kernel)
+    products = pixels * window * channels * out_blocks
+    direct = products / _PRODUCTS_A_CYCLE + moving(4 * window * channels * outputs, 0)
 
-    def cost(m: int) -> float:
-        rows, across = winograd.tiles(geometry.size, geometry.padding, m)
-        positions = (m + 2) ** 2
-        vectors = positions * batch * rows * across
+    def cost(form: winograd.Form) -> float:
+        rows, across = winograd.tiles(geometry.size, geometry.padding, form)
+        vectors = form.positions * batch * rows * across
         products = vectors * channels * out_blocks
         transforms = vectors * (in_blocks * _INPUT_CYCLES + out_blocks * _OUTPUT_CYCLES)
-        memory = moving(4 * positions * channels * outputs, 4 * vectors * (channels + outputs))
+        memory = moving(4 * form.positions * channels * outputs, 4 * vectors * (channels + outputs))
         return products / _PRODUCTS_A_CYCLE + transforms + memory
 
-    best = min(winograd.TILES, key=cost)
+    best = min(forms, key=cost)
     return best if cost(best) < _MARGIN * direct else None
 
 
 def convolve(
-    rewriter: Rewriter, value: BlockedValue, weight: np.ndarray, geometry: Geometry, m: int
+    rewriter: Rewriter, value: BlockedValue, weight: np.ndarray, geometry: Geometry, form: winograd.Form
 ) -> BlockedValue:
-    """Emit the convolution of a blocked value with ``weight [O, I, 3, 3]`` by tiles of m x m outputs."""
+    """Emit the convolution of a blocked value with ``weight [O, I, r, r']`` in a form for its window."""
     lanes = rewriter.lanes
     out_channels = weight.shape[0]
     batch = int(value.expr.ty.shape[0])
-    rows, across = winograd.tiles(geometry.size, geometry.padding, m)
+    rows, across = winograd.tiles(geometry.size, geometry.padding, form)
     out_blocks = -(-out_channels // lanes)
     columns = tiles.padded_columns(out_blocks, batch * rows * across, rewriter.registers)
     group = tiles.register_tiles(out_blocks, columns, rewriter.registers)[0][2]
     where = geometry.size, geometry.padding
     transformed = rewriter.emit_te(
-        winograd.input_transform, value.expr, *where, m, columns, group,
+        winograd.input_transform, value.expr, *where, form, columns, group,
         name="winograd_input", primfunc_attrs={"op_pattern": _OPAQUE},
     )  # fmt: skip
-    packed = _pack(winograd.transform_weights(weight, m), lanes)
+    packed = _pack(winograd.transform_weights(weight, form), lanes)
     product = rewriter.emit_te(
         products.batched, transformed, relax.const(packed, "float32"), group,
         name="winograd_product", primfunc_attrs={"op_pattern": _OPAQUE},
     )  # fmt: skip
     expr = rewriter.emit_te(
-        winograd.output_transform, product, batch, *where, m,
+        winograd.output_transform, product, batch, *where, form,
         name="winograd_output", primfunc_attrs={"op_pattern": _PRODUCT_LIKE},
     )  # fmt: skip
     return BlockedValue(expr, out_channels, *geometry.output)
 
 
 def _pack(weight: np.ndarray, lanes: int) -> np.ndarray:
-    """``[a^2, O, I]`` to ``[a^2, O/b, I/b, b (in), b (out)]``, channels padded with zeros."""
+    """``[positions, O, I]`` to ``[positions, O/b, I/b, b (in), b (out)]``, channels padded with zeros."""
     positions, outputs, inputs = weight.shape
     padded = np.pad(weight, [(0, 0), (0, -outputs % lanes), (0, -inputs % lanes)])
     blocked: Any = padded.reshape(positions, -1, lanes, padded.shape[2] // lanes, lanes)

@@ -118,7 +118,7 @@ def pool(choose: Choose) -> onnx.ModelProto:
         ("MaxPool", "MaxPool", "AveragePool", "AveragePool", "LpPool", "GlobalAveragePool", "GlobalMaxPool")
     )
     after_conv = choose((True, True, False))
-    rank = 2 if after_conv else choose((1, 2, 2, 3))
+    rank = choose((1, 2, 2)) if after_conv else choose((1, 2, 2, 3))
     channels = choose(CHANNELS)
     attributes: dict[str, Any] = {}
     if not op.startswith("Global"):
@@ -143,7 +143,7 @@ def pool(choose: Choose) -> onnx.ModelProto:
     shape = (choose((1, 1, 2)), channels, *(max(choose(SIZES), span) for span in spans))
     nodes, constants, source = [], {}, "x"
     if after_conv:
-        constants["w"] = weights(channels, channels, 1, 1)
+        constants["w"] = weights(channels, channels, *[1] * rank)
         nodes.append(node("Conv", ["x", "w"], ["c"]))
         source = "c"
     return model(
@@ -258,13 +258,13 @@ BINARY = ("Add", "Sub", "Mul", "Max", "Min", "Div", "PRelu")
 def elementwise(choose: Choose) -> onnx.ModelProto:
     """A chain of unary and broadcast binary operators, plain or on a convolution's blocked output."""
     blocked = choose((True, True, False))
-    rank = 4 if blocked else choose((0, 1, 2, 3, 4, 5))
+    rank = choose((3, 4, 4)) if blocked else choose((0, 1, 2, 3, 4, 5))
     shape = [choose((1, 2)), choose(CHANNELS), choose(SIZES), choose(SIZES)][:rank] + [
         choose((1, 3)) for _ in range(rank - 4)
     ]
     nodes, constants, values = [], {}, ["x"]
     if blocked:
-        constants["w"] = weights(shape[1], shape[1], 1, 1, scale=0.3)
+        constants["w"] = weights(shape[1], shape[1], *[1] * (rank - 2), scale=0.3)
         nodes.append(node("Conv", ["x", "w"], ["c"]))
         values.append("c")
     for step in range(choose((1, 2, 3, 4, 5))):
@@ -394,13 +394,13 @@ def _move(
     ], {}
 
 
-def network(choose: Choose) -> onnx.ModelProto:
+def network(choose: Choose, rank: int = 2) -> onnx.ModelProto:
     """A few convolutions, poolings and residuals over blocked values of changing padding."""
     channels = choose(CHANNELS)
-    height, width = choose((4, 7, 8, 9, 13)), choose((4, 5, 8, 11))
+    spatial = (choose((4, 7, 8, 9, 13)), choose((4, 5, 8, 11)))[:rank]
     nodes, constants = (
-        [node("Conv", ["x", "w"], ["v0"], pads=[1, 1, 1, 1])],
-        {"w": weights(channels, 3, 3, 3, scale=0.3)},
+        [node("Conv", ["x", "w"], ["v0"], pads=[1, 1] * rank)],
+        {"w": weights(channels, 3, *[3] * rank, scale=0.3)},
     )
     values = [("v0", channels)]
     for step in range(1, choose((2, 3, 4, 5))):
@@ -419,8 +419,8 @@ def network(choose: Choose) -> onnx.ModelProto:
                 kind
             ]
             size = choose((1, 3))
-            constants[k] = weights(out, count // groups, size, size, scale=0.3)
-            nodes.append(node("Conv", [source, k], [result], group=groups, pads=[size // 2] * 4))
+            constants[k] = weights(out, count // groups, *[size] * rank, scale=0.3)
+            nodes.append(node("Conv", [source, k], [result], group=groups, pads=[size // 2] * 2 * rank))
             count = out
         elif kind == "pool":
             nodes.append(
@@ -428,8 +428,8 @@ def network(choose: Choose) -> onnx.ModelProto:
                     choose(("MaxPool", "AveragePool")),
                     [source],
                     [result],
-                    kernel_shape=[3, 3],
-                    pads=[1, 1, 1, 1],
+                    kernel_shape=[3] * rank,
+                    pads=[1, 1] * rank,
                 )
             )
         elif kind == "residual":
@@ -446,7 +446,12 @@ def network(choose: Choose) -> onnx.ModelProto:
             nodes, constants = nodes + tail, constants | more_constants
         values.append((result, count))
     outputs = {values[-1][0], choose(values)[0]}
-    return model(nodes, {"x": (choose((1, 1, 2)), 3, height, width)}, constants, sorted(outputs))
+    return model(nodes, {"x": (choose((1, 1, 2)), 3, *spatial)}, constants, sorted(outputs))
+
+
+def sequences(choose: Choose) -> onnx.ModelProto:
+    """The same over sequences, whose convolutions have one dimension."""
+    return network(choose, 1)
 
 
 FAMILIES: dict[str, Callable[[Choose], onnx.ModelProto]] = {
@@ -462,5 +467,6 @@ FAMILIES: dict[str, Callable[[Choose], onnx.ModelProto]] = {
         elementwise,
         movement,
         network,
+        sequences,
     )
 }
