@@ -81,7 +81,7 @@ def convolve(
     group = tiles.register_tiles(out_blocks, columns, rewriter.registers)[0][2]
     where = geometry.size, geometry.padding
     transformed = rewriter.emit_te(
-        winograd.input_transform, value.expr, *where, form, columns, group,
+        lambda x: winograd.input_transform(x, *where, form, columns, group), value.expr,
         name="winograd_input", primfunc_attrs={"op_pattern": _OPAQUE},
     )  # fmt: skip
     packed = _pack(winograd.transform_weights(weight, form), lanes)
@@ -90,7 +90,7 @@ def convolve(
         name="winograd_product", primfunc_attrs={"op_pattern": _OPAQUE},
     )  # fmt: skip
     expr = rewriter.emit_te(
-        winograd.output_transform, product, batch, *where, form,
+        lambda x: winograd.output_transform(x, batch, *where, form), product,
         name="winograd_output", primfunc_attrs={"op_pattern": _PRODUCT_LIKE},
     )  # fmt: skip
     return BlockedValue(expr, out_channels, *geometry.output)
