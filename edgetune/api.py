@@ -202,18 +202,20 @@ def compare(
 
 def benchmark(
     bundle: FilePath,
-    against: str | None = "onnxruntime",
+    against: str | Sequence[str] | None = "onnxruntime",
     threads: int | None = None,
     device: str | None = None,
     *,
     shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> BenchmarkResult:
-    """Time a bundle beside another runtime, in alternation, each in a process of its own.
+    """Time a bundle beside other runtimes, in alternation, each in a process of its own.
 
     Args:
         bundle: directory or ``.tar``.
-        against: ``onnxruntime``, the path of a ``.py`` file with a side of one's own, or None.
-        threads: of both sides; the bundle's by default.
+        against: ``onnxruntime``, ``openvino``, ``mnn``, ``ncnn``, ``litert``, ``iree``, the path of a ``.py`` file
+            with a side of one's own, or None. Of several, those that cannot take part are left out, with
+            their reasons in ``refused``.
+        threads: of all sides; the bundle's by default.
         device: where to run; this machine by default.
         shapes: input name -> sizes, for a bundle of several; its largest by default.
 

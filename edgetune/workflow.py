@@ -28,6 +28,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from edgetune.benchmarking.agreement import Agreement
+from edgetune.benchmarking.profile import profile
 from edgetune.benchmarking.results import BenchmarkResult
 from edgetune.benchmarking.rounds import benchmark
 from edgetune.bundle.assemble import Check, WrittenBundle, check_output, write_bundle
@@ -169,6 +171,7 @@ def tune(
         written = _compile(job, choices, watcher)
         timed = measure_latency and not outcome.interrupted
         after = _benchmark(job, written.path, watcher) if timed else None
+        agreement = _agreement(job, written.path, watcher) if timed else None
     return TuneResult(
         model=job.prepared.name,
         target=job.target.name,
@@ -184,6 +187,7 @@ def tune(
         interrupted=outcome.interrupted,
         notes=(*job.prepared.notes, *_tuning_notes(outcome), *_last_notes(job)),
         rest=request.save_rest,
+        agreement=None if agreement is None else agreement.to_json(),
     )
 
 
@@ -340,12 +344,24 @@ def _benchmark(
         return None
 
 
+def _agreement(job: Job, bundle: Path, watcher: Watcher) -> Agreement | None:
+    """Whether the kernels' times add up to the latency; None where the bundle does not run on this machine."""
+    if job.check is None or job.device is not None:
+        return None
+    watcher.say("adding up its kernels")
+    try:
+        return profile(bundle, roofline=False).agreement
+    except EdgetuneError as error:
+        watcher.note(f"kernels not timed: {error}")
+        return None
+
+
 def _latency(before: BenchmarkResult | None, after: BenchmarkResult | None) -> Latency:
     """Medians; ONNX Runtime's is the one measured in alternation with the tuned model, where there is one."""
     beside = after or before
     return Latency(
         edgetune=after.edgetune.median_ms if after else None,
-        onnxruntime=beside.other.median_ms if beside and beside.other else None,
+        onnxruntime=beside.onnxruntime.median_ms if beside and beside.onnxruntime else None,
         untuned=before.edgetune.median_ms if before else None,
     )
 
@@ -353,22 +369,9 @@ def _latency(before: BenchmarkResult | None, after: BenchmarkResult | None) -> L
 def _task_results(outcome: TuningOutcome, choices: Sequence[Choice]) -> tuple[TaskResult, ...]:
     """The tasks with the times of the schedules that went into the bundle."""
     by_workload = {choice.task.workload: choice for choice in choices}
-    results = []
-    for tuned in outcome.tasks:
-        choice = by_workload[tuned.task.workload]
-        best_s = choice.best_s
-        results.append(
-            TaskResult(
-                name=tuned.task.name,
-                weight=tuned.task.weight,
-                trials=tuned.trials,
-                best_us=None if best_s is None else best_s * 1e6,
-                gflops=tuned.task.flops / best_s / 1e9 if best_s and tuned.task.flops else None,
-                source=choice.source,
-                problem=tuned.reason,
-            )
-        )
-    return tuple(results)
+    return tuple(
+        TaskResult.of(by_workload[tuned.task.workload], tuned.trials, tuned.reason) for tuned in outcome.tasks
+    )
 
 
 def _tuning_notes(outcome: TuningOutcome) -> tuple[str, ...]:

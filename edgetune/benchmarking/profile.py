@@ -19,7 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from edgetune.benchmarking.roofline import Roofline, measure
+from edgetune.benchmarking.agreement import Agreement, KernelTime
+from edgetune.benchmarking.roofline import UNKNOWN, Roofline, measure
 from edgetune.bundle.inputs import choose_inputs
 from edgetune.bundle.manifest import KernelEntry, Manifest
 from edgetune.bundle.reader import open_bundle
@@ -63,7 +64,8 @@ class KernelProfile:
 class ProfileResult:
     """A bundle's kernels, slowest first.
 
-    ``latency_ms`` is the median of unobserved runs; ``kernels_ms`` the sum of all rows.
+    ``latency_ms`` is the median of unobserved runs; ``kernels_ms`` the sum of all rows; ``agreement`` says what
+    stands between the two.
     """
 
     bundle: Path
@@ -72,6 +74,7 @@ class ProfileResult:
     kernels_ms: float
     kernels: tuple[KernelProfile, ...]
     machine: Roofline
+    agreement: Agreement
 
     def to_json(self) -> dict[str, Any]:
         """The JSON object of ``edgetune profile``."""
@@ -82,6 +85,7 @@ class ProfileResult:
             "kernels_ms": self.kernels_ms,
             "kernels": [asdict(kernel) for kernel in self.kernels],
             "machine": self.machine.to_json(),
+            "agreement": self.agreement.to_json(),
         }
 
 
@@ -102,6 +106,7 @@ def profile(
     inputs: str | Path | Mapping[str, Any] | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
     runs: int = RUNS,
+    roofline: bool = True,
 ) -> ProfileResult:
     """Time each kernel of a bundle on this machine and set it against the machine's roofline.
 
@@ -112,6 +117,7 @@ def profile(
         inputs: a ``.npz`` file or arrays by name; the recorded ones by default.
         shapes: of the recorded inputs, for a bundle of several sizes; its largest by default.
         runs: observed runs.
+        roofline: whether to measure the machine's limits, which takes three seconds.
 
     Raises:
         UsageError: ``runs`` is less than one, or the inputs do not fit.
@@ -126,7 +132,7 @@ def profile(
         )
     arrays = choose_inputs(open_bundle(bundle, check_files=False), inputs, shapes=shapes)
     model = load(bundle, threads=threads)
-    machine = measure(model.threads)
+    machine = measure(model.threads) if roofline else UNKNOWN
     latency_ms = _latency_ms(model, arrays)
     observed = [_observed_run(model, arrays) for _ in range(runs + _WARM_UP_RUNS)][_WARM_UP_RUNS:]
     kernels = summarize(observed, model.manifest, machine)
@@ -137,7 +143,20 @@ def profile(
         kernels_ms=sum(kernel.time_us for kernel in kernels) / 1e3,
         kernels=kernels,
         machine=machine,
+        agreement=_agreement(latency_ms, kernels, model.manifest),
     )
+
+
+def _agreement(latency_ms: float, kernels: Sequence[KernelProfile], manifest: Manifest) -> Agreement:
+    alone_us = {entry.name: entry.best_us for entry in manifest.kernels}
+    between_us = sum(kernel.time_us for kernel in kernels if kernel.name == OTHER)
+    times = []
+    for kernel in kernels:
+        if kernel.name != OTHER:
+            one_us = alone_us.get(kernel.name)
+            alone = None if one_us is None else one_us * kernel.calls
+            times.append(KernelTime(kernel.name, kernel.calls, kernel.time_us, alone))
+    return Agreement.of(latency_ms, between_us, times)
 
 
 def _latency_ms(model: AnyModel, inputs: Mapping[str, np.ndarray]) -> float:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import subprocess
 import sys
 import time
@@ -66,6 +67,10 @@ class Roofline:
             "bandwidth": [{"bytes": size, "gbps": value} for size, value in self.bandwidth_gbps],
             "method": METHOD,
         }
+
+
+UNKNOWN = Roofline(math.inf, ((0, math.inf),))
+"""Limits that were not measured: nothing is near them."""
 
 
 def measure(threads: int) -> Roofline:

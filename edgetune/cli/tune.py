@@ -143,6 +143,8 @@ def _print(console: Console, result: TuneResult, rows: int) -> None:
     known = [f"{name} {ms:.3f} ms" for name, ms in parts if ms is not None]
     if known:
         console.print("latency: " + ", ".join(known))
+    if result.agreement is not None:
+        console.print(str(result.agreement["explanation"]))
     if result.speedup_vs_onnxruntime is not None:
         console.print(f"{result.speedup_vs_onnxruntime:.2f} times as fast as ONNX Runtime")
     console.print(f"bundle: {result.bundle}", markup=False, soft_wrap=True)

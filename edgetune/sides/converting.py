@@ -63,7 +63,7 @@ def run_converter(command: Sequence[str | Path], runtime: str, made: Path) -> Pa
     except OSError as error:
         raise ModelError(f"{runtime}'s converter {command[0]} cannot be started: {error.strerror}") from error
     if done.returncode or not made.is_file():
-        said = telling_line(done.stdout.decode("utf-8", "replace"))
+        said = telling_line(done.stdout.decode("utf-8", "replace").replace(f"{made.parent}/", ""))
         raise ModelError(f"{runtime} cannot convert the model: {said or f'exit code {done.returncode}'}")
     return made
 

@@ -1,7 +1,7 @@
 """The side of LiteRT (TensorFlow Lite) with its XNNPACK delegate, on a float32 model.
 
 Models are converted by onnx2tf, whose requirements contradict edgetune's: it is taken from the path of programs,
-or from EDGETUNE_ONNX2TF, and lives in an environment of its own ("pipx install onnx2tf").
+or from ONNX2TF, and lives in an environment of its own ("pipx install onnx2tf").
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from edgetune.errors import ModelError, UsageError
 from edgetune.sides.base import SideSpec
 from edgetune.sides.converting import import_peer, run_converter, telling_line
 
-CONVERTER_VARIABLE = "EDGETUNE_ONNX2TF"
+CONVERTER_VARIABLE = "ONNX2TF"
 
 
 def convert(spec: SideSpec, folder: Path) -> Path:
@@ -32,7 +32,17 @@ def convert(spec: SideSpec, folder: Path) -> Path:
     model = folder / "model.onnx"
     model.symlink_to(Path(spec.path).resolve())
     # Without the last option images become NHWC, and the inputs of the other sides would not fit.
-    command = [program, "-i", model, "-o", folder, "-n", "-coion", "-kat", *spec.input_names]
+    command: list[str | Path] = [
+        program,
+        "-i",
+        model,
+        "-o",
+        folder,
+        "-n",
+        "-coion",
+        "-kat",
+        *spec.input_names,
+    ]
     return run_converter(command, "LiteRT (onnx2tf)", folder / "model_float32.tflite")
 
 

@@ -33,7 +33,7 @@ def convert(spec: SideSpec, folder: Path) -> Path:
     arrays = spec.arrays()
     shapes = ",".join(str(list(arrays[name].shape)).replace(" ", "") for name in spec.input_names)
     # A device's name keeps it from looking for graphics cards.
-    command = [program, model, f"inputshape={shapes}", "fp16=0", "device=cpu"]
+    command: list[str | Path] = [program, model, f"inputshape={shapes}", "fp16=0", "device=cpu"]
     return run_converter(command, "ncnn (pnnx)", folder / "model.ncnn.param")
 
 
@@ -82,7 +82,7 @@ class NcnnSide:
             return results
 
     def version(self) -> str:
-        """ncnn's version."""
+        """Name and version."""
         return self._name
 
 

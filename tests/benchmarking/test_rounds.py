@@ -42,7 +42,7 @@ def test_statistics_over_all_runs():
 def test_speedup_is_above_one_when_the_bundle_is_faster():
     fast = SideResult.of("a", [[1.0, 1.0], [2.0, 2.0]], 0, (0, 0))
     slow = SideResult.of("b", [[2.0, 2.0], [8.0, 8.0]], 0, (0, 0))
-    result = BenchmarkResult(Path("b"), 2, fast, slow, "onnxruntime", 2, 4, 0.0)
+    result = BenchmarkResult(Path("b"), 2, fast, {"onnxruntime": slow}, 2, 4, 0.0)
     assert result.speedup == pytest.approx(5.0 / 1.5)
     assert result.round_speedups == (2.0, 4.0)
 
