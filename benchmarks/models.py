@@ -53,7 +53,8 @@ def main() -> int:
     out = Path(options.out)
     failed = []
     for threads in options.threads:
-        rows = _earlier(out, threads)
+        measured_on = _circumstances(threads, options.rounds)
+        rows = _earlier(out, measured_on)
         for name in options.models:
             try:
                 rows[name] = measure(get(name), threads, options)
@@ -62,8 +63,8 @@ def main() -> int:
                 failed.append(name)
                 continue
             _say(rows[name])
-            _save(rows, threads, out)
-        _write(list(rows.values()), threads, out, options.readme and threads == options.threads[0])
+            _save(rows, measured_on, out)
+        _write(list(rows.values()), measured_on, out, options.readme and threads == options.threads[0])
     return 1 if failed else 0
 
 
@@ -163,38 +164,45 @@ def _say(row: dict[str, Any]) -> None:
         print(f"  {name} did not run: {reason}", file=sys.stderr)
 
 
-def _circumstances(threads: int) -> dict[str, Any]:
+def _circumstances(threads: int, rounds: int) -> dict[str, Any]:
+    """What rows of one table have in common."""
     return {
-        "cpu": model_name(), "threads": threads, "versions": versions(), "onnxruntime": version("onnxruntime"),
-        "rounds": ROUNDS,
-    }  # fmt: skip
+        "cpu": model_name(),
+        "threads": threads,
+        "versions": versions(),
+        "onnxruntime": version("onnxruntime"),
+        "rounds": rounds,
+    }
 
 
-def _path(out: Path, threads: int, suffix: str) -> Path:
-    return out / f"models-{threads}{suffix}"
+def _path(out: Path, measured_on: dict[str, Any], suffix: str) -> Path:
+    return out / f"models-{measured_on['threads']}{suffix}"
 
 
-def _earlier(out: Path, threads: int) -> dict[str, dict[str, Any]]:
+def _earlier(out: Path, measured_on: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Rows of earlier runs that belong in the same table."""
-    path = _path(out, threads, ".json")
+    path = _path(out, measured_on, ".json")
     saved = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    if any(saved.get(key) != value for key, value in _circumstances(threads).items()):
+    if any(saved.get(key) != value for key, value in measured_on.items()):
         return {}
     return {row["model"]: row for row in saved["rows"]}
 
 
-def _save(rows: dict[str, dict[str, Any]], threads: int, out: Path) -> None:
-    data = {**_circumstances(threads), "rows": in_order(list(rows.values()))}
-    _path(out, threads, ".json").write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+def _save(rows: dict[str, dict[str, Any]], measured_on: dict[str, Any], out: Path) -> None:
+    data = {**measured_on, "rows": in_order(list(rows.values()))}
+    _path(out, measured_on, ".json").write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
 
 
-def _write(rows: list[dict[str, Any]], threads: int, out: Path, readme: bool) -> None:
-    first, *rest = render(in_order(rows), _circumstances(threads))
+def _write(rows: list[dict[str, Any]], measured_on: dict[str, Any], out: Path, readme: bool) -> None:
+    """The tables on stdout and beside the rows; the plot where plotly is installed; the first table in the README."""
+    if not rows:
+        return
+    first, *rest = render(in_order(rows), measured_on)
     text = "\n\n".join([first, *rest])
     print(text)
-    _path(out, threads, ".md").write_text(text + "\n", encoding="utf-8")
+    _path(out, measured_on, ".md").write_text(text + "\n", encoding="utf-8")
     try:
-        plot(in_order(rows), threads, _path(out, threads, ".html"))
+        plot(in_order(rows), measured_on["threads"], _path(out, measured_on, ".html"))
     except ImportError:
         print("no plot: plotly is not installed (pip install 'edgetune[peers]')", file=sys.stderr)
     if readme:

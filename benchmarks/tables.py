@@ -121,7 +121,8 @@ def _means(rows: Sequence[Row], names: Sequence[str]) -> str:
             )
     first = sum(_ms(row, "edgetune") <= min(filter(None, (_ms(row, n) for n in names))) for row in rows)
     return (
-        f"Geometric means of a runtime's latency over edgetune's: {', '.join(sentences)}. edgetune is the fastest on "
+        f"Geometric means of a runtime's latency over edgetune's, with the least and the number of models: "
+        f"{', '.join(sentences)}. edgetune is the fastest on "
         f"{first} of {len(rows)} models. Times in brackets are of outputs that differ by more than {WRONG:.0%}."
     )
 

@@ -1,10 +1,10 @@
 """Time of each kernel of a bundle, and how far it is from what the machine allows.
 
 The Relax virtual machine calls an observer before and after each instruction; a standalone library times
-its kernels itself, and nothing is subtracted. Kernels are timed where
-they stand, with the caches as the kernels before left them. Observing costs a few microseconds an
-instruction, most of them outside the timed interval; the rest, the shortest interval of any
-instruction, is subtracted.
+its kernels itself, and nothing is subtracted. Kernels are timed where they stand, with the caches as the
+kernels before left them. Observing costs some microseconds an instruction, part of them within the timed interval:
+as much as a small kernel takes. That part is found by further runs in which the same instructions are observed and
+the kernels skipped, and is subtracted, instruction by instruction.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ from edgetune.runtime import AnyModel, LoadedModel, load
 
 RUNS = 20
 _WARM_UP_RUNS = 3
+_EMPTY_RUNS = 11
+_SKIP = 1  # TVM's VMInstrumentReturnKind::kSkipRun
 _LEAST_S = 0.5
 OTHER = "(virtual machine)"
 """Name of the row for everything but kernels: allocation, shapes, checks of arguments."""
@@ -135,7 +137,7 @@ def profile(
     machine = measure(model.threads) if roofline else UNKNOWN
     latency_ms = _latency_ms(model, arrays)
     observed = [_observed_run(model, arrays) for _ in range(runs + _WARM_UP_RUNS)][_WARM_UP_RUNS:]
-    kernels = summarize(observed, model.manifest, machine)
+    kernels = summarize(observed, _overheads_ns(model, arrays), model.manifest, machine)
     return ProfileResult(
         bundle=Path(bundle),
         threads=model.threads,
@@ -169,11 +171,13 @@ def _latency_ms(model: AnyModel, inputs: Mapping[str, np.ndarray]) -> float:
     return statistics.median(times[_WARM_UP_RUNS:]) * 1e3
 
 
-def _observed_run(model: AnyModel, inputs: Mapping[str, np.ndarray]) -> list[_Call]:
+def _observed_run(
+    model: AnyModel, inputs: Mapping[str, np.ndarray], skip_kernels: bool = False
+) -> list[_Call]:
     if not isinstance(model, LoadedModel):
         return [_Call(*kernel) for kernel in model.observe(inputs)]
     calls: list[_Call] = []
-    model.instrument(_observer(calls))
+    model.instrument(_observer(calls, skip_kernels))
     try:
         model.run(inputs)
     finally:
@@ -181,17 +185,34 @@ def _observed_run(model: AnyModel, inputs: Mapping[str, np.ndarray]) -> list[_Ca
     return calls
 
 
-def _observer(calls: list[_Call]) -> Callable[..., int]:
+def _overheads_ns(model: AnyModel, inputs: Mapping[str, np.ndarray]) -> list[float]:
+    """For each instruction, how much of its interval is the observer's; none where nothing is observed."""
+    if not isinstance(model, LoadedModel):
+        return []
+    runs = [_observed_run(model, inputs, skip_kernels=True) for _ in range(_EMPTY_RUNS)]
+    least = min(call.time_ns for calls in runs for call in calls)
+    times = [statistics.median(calls[index].time_ns for calls in runs) for index in range(len(runs[0]))]
+    # The machine's own instructions cannot be skipped: of theirs, what the quickest one takes.
+    return [least if _is_between(call.function) else time for call, time in zip(runs[0], times, strict=True)]
+
+
+def _is_between(function: str) -> bool:
+    """Whether an instruction is the virtual machine's own, between the kernels."""
+    return function.startswith("vm.")
+
+
+def _observer(calls: list[_Call], skip_kernels: bool) -> Callable[..., int]:
     clock = time.perf_counter_ns
     started = 0
 
     def observe(_function: Any, name: str, before: bool, _result: Any, *arguments: Any) -> int:
         nonlocal started
         if before:
+            skip = skip_kernels and not _is_between(name)
             started = clock()
-            return 0
+            return _SKIP if skip else 0
         time_ns = clock() - started
-        size = 0 if name.startswith("vm.") else sum(_size_bytes(item) for item in arguments)
+        size = 0 if _is_between(name) else sum(_size_bytes(item) for item in arguments)
         calls.append(_Call(name, time_ns, size))
         return 0
 
@@ -202,24 +223,28 @@ def _size_bytes(argument: Any) -> int:
     return int(np.from_dlpack(argument).nbytes) if hasattr(argument, "__dlpack__") else 0
 
 
-def summarize(runs: list[list[_Call]], manifest: Manifest, machine: Roofline) -> tuple[KernelProfile, ...]:
+def summarize(
+    runs: list[list[_Call]], overheads_ns: Sequence[float], manifest: Manifest, machine: Roofline
+) -> tuple[KernelProfile, ...]:
     """One row for each kernel, slowest first, and one for the rest.
 
     Args:
         runs: the instructions of each run, every time the same ones in the same order.
+        overheads_ns: what to take off each of them; none to take off nothing.
         manifest: knows the kernels' operations and sources.
         machine: its limits.
     """
-    in_vm = manifest.engine == "vm"
-    floor_ns = min((call.time_ns for calls in runs for call in calls if in_vm), default=0)
+    overheads_ns = overheads_ns or [0.0] * len(runs[0])
     entries = {symbol: entry for entry in manifest.kernels for symbol in entry.symbols}
     positions: dict[str, list[int]] = defaultdict(list)
     for position, call in enumerate(runs[0]):
         entry = entries.get(call.function)
-        known = OTHER if call.function.startswith("vm.") else call.function
+        known = OTHER if _is_between(call.function) else call.function
         positions[entry.name if entry else known].append(position)
     times_us = {
-        name: statistics.median(sum(calls[index].time_ns - floor_ns for index in indices) for calls in runs)
+        name: statistics.median(
+            sum(max(0.0, calls[index].time_ns - overheads_ns[index]) for index in indices) for calls in runs
+        )
         / 1e3
         for name, indices in positions.items()
     }
