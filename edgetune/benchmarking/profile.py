@@ -3,8 +3,8 @@
 The Relax virtual machine calls an observer before and after each instruction; a standalone library times
 its kernels itself, and nothing is subtracted. Kernels are timed where they stand, with the caches as the
 kernels before left them. Observing costs some microseconds an instruction, part of them within the timed interval:
-as much as a small kernel takes. That part is found by further runs in which the same instructions are observed and
-the kernels skipped, and is subtracted, instruction by instruction.
+as much as a small kernel takes. That part is found by further runs in which the observer is called with the same
+arguments and the kernels are skipped, and is subtracted, instruction by instruction.
 """
 
 from __future__ import annotations
@@ -171,29 +171,31 @@ def _latency_ms(model: AnyModel, inputs: Mapping[str, np.ndarray]) -> float:
     return statistics.median(times[_WARM_UP_RUNS:]) * 1e3
 
 
-def _observed_run(
-    model: AnyModel, inputs: Mapping[str, np.ndarray], skip_kernels: bool = False
-) -> list[_Call]:
+def _observed_run(model: AnyModel, inputs: Mapping[str, np.ndarray]) -> list[_Call]:
     if not isinstance(model, LoadedModel):
         return [_Call(*kernel) for kernel in model.observe(inputs)]
     calls: list[_Call] = []
-    model.instrument(_observer(calls, skip_kernels))
+    _run_observed(model, inputs, _observer(calls))
+    return calls
+
+
+def _run_observed(model: LoadedModel, inputs: Mapping[str, np.ndarray], observer: Callable[..., int]) -> None:
+    model.instrument(observer)
     try:
         model.run(inputs)
     finally:
         model.instrument(None)
-    return calls
 
 
 def _overheads_ns(model: AnyModel, inputs: Mapping[str, np.ndarray]) -> list[float]:
     """For each instruction, how much of its interval is the observer's; none where nothing is observed."""
     if not isinstance(model, LoadedModel):
         return []
-    runs = [_observed_run(model, inputs, skip_kernels=True) for _ in range(_EMPTY_RUNS)]
-    least = min(call.time_ns for calls in runs for call in calls)
-    times = [statistics.median(calls[index].time_ns for calls in runs) for index in range(len(runs[0]))]
-    # The machine's own instructions cannot be skipped: of theirs, what the quickest one takes.
-    return [least if _is_between(call.function) else time for call, time in zip(runs[0], times, strict=True)]
+    runs: list[list[int]] = []
+    for _ in range(_EMPTY_RUNS):
+        runs.append([])
+        _run_observed(model, inputs, _entries_observer(runs[-1]))
+    return [statistics.median(times) for times in zip(*runs, strict=True)]
 
 
 def _is_between(function: str) -> bool:
@@ -201,20 +203,38 @@ def _is_between(function: str) -> bool:
     return function.startswith("vm.")
 
 
-def _observer(calls: list[_Call], skip_kernels: bool) -> Callable[..., int]:
+def _observer(calls: list[_Call]) -> Callable[..., int]:
     clock = time.perf_counter_ns
     started = 0
 
     def observe(_function: Any, name: str, before: bool, _result: Any, *arguments: Any) -> int:
         nonlocal started
         if before:
-            skip = skip_kernels and not _is_between(name)
             started = clock()
-            return _SKIP if skip else 0
+            return 0
         time_ns = clock() - started
         size = 0 if _is_between(name) else sum(_size_bytes(item) for item in arguments)
         calls.append(_Call(name, time_ns, size))
         return 0
+
+    return observe
+
+
+def _entries_observer(times_ns: list[int]) -> Callable[..., int]:
+    """Notes for each instruction how long it takes from the end of one call of an observer to the next.
+
+    Between the two lies what also lies within a timed interval besides the kernel: leaving the observer, and
+    entering it with the instruction's arguments. Kernels are skipped, the machine's own instructions cannot be.
+    """
+    clock = time.perf_counter_ns
+    left = clock()
+
+    def observe(_function: Any, name: str, before: bool, _result: Any, *_arguments: Any) -> int:
+        nonlocal left
+        if before:
+            times_ns.append(clock() - left)
+        left = clock()
+        return _SKIP if before and not _is_between(name) else 0
 
     return observe
 
