@@ -93,7 +93,7 @@ class Agreement:
             parts.append(
                 (
                     self.recorded_ms - self.alone_ms,
-                    "kernels that run differently in place than alone (caches, threads)",
+                    "kernels that take longer in place, now, than alone, then",
                 )
             )
         if self.outside_ms < 0:
