@@ -117,7 +117,7 @@ def _means(rows: Sequence[Row], names: Sequence[str]) -> str:
         if ratios:
             least = min(ratios)
             sentences.append(
-                f"{LABELS[name]} {_mean(ratios):.2f} (at least {least:.2f}; {len(ratios)} models)"
+                f"{LABELS[name]} {_mean(ratios):.2f} (least {least:.2f}, of {len(ratios)})"
             )
     first = sum(_ms(row, "edgetune") <= min(filter(None, (_ms(row, n) for n in names))) for row in rows)
     return (
