@@ -116,9 +116,7 @@ def _means(rows: Sequence[Row], names: Sequence[str]) -> str:
         ratios = [other / own for other, own in pairs if other is not None and own]
         if ratios:
             least = min(ratios)
-            sentences.append(
-                f"{LABELS[name]} {_mean(ratios):.2f} (least {least:.2f}, of {len(ratios)})"
-            )
+            sentences.append(f"{LABELS[name]} {_mean(ratios):.2f} (least {least:.2f}, of {len(ratios)})")
     first = sum(_ms(row, "edgetune") <= min(filter(None, (_ms(row, n) for n in names))) for row in rows)
     return (
         f"Geometric means of a runtime's latency over edgetune's, with the least and the number of models: "

@@ -90,12 +90,9 @@ class Agreement:
             (self.between_ms, "the virtual machine's other instructions"),
         ]
         if self.alone_ms:
-            parts.append(
-                (
-                    self.recorded_ms - self.alone_ms,
-                    "kernels that take longer in place, now, than alone, then",
-                )
-            )
+            apart_ms = self.recorded_ms - self.alone_ms
+            how = "longer" if apart_ms > 0 else "less"
+            parts.append((apart_ms, f"kernels that take {how} in place, now, than alone, when recorded"))
         if self.outside_ms < 0:
             parts[0] = (self.outside_ms, "observing, which slows the kernels in place down")
         named = [
