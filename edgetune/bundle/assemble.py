@@ -34,11 +34,15 @@ _OPTIONAL = (m.MODEL, m.REFERENCE)
 
 @dataclass(frozen=True)
 class WrittenBundle:
-    """What :func:`write_bundle` made: where it stands, what the check said, how large it is."""
+    """What :func:`write_bundle` made: where it stands, what the check said, how large it is.
+
+    ``needs_vm`` is that of the compiled model.
+    """
 
     path: Path
     verification: CompareResult | None
     size_bytes: int
+    needs_vm: str = ""
 
 
 def write_bundle(
@@ -96,7 +100,7 @@ def write_bundle(
                 write_tar(directory, finished)
             size_bytes = sum(entry.stat().st_size for entry in directory.iterdir())
             publish(finished, out)
-    return WrittenBundle(out, verification, size_bytes)
+    return WrittenBundle(out, verification, size_bytes, compiled.needs_vm)
 
 
 def _refuse_to_overwrite(out: Path) -> None:

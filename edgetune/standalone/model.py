@@ -9,7 +9,6 @@ import ctypes
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -243,16 +242,15 @@ def _free(library: Library, instance: ctypes.c_void_p, weights: np.ndarray) -> N
 
 def _load(bundle: Bundle) -> Library:
     extent = bundle.storage.files[m.LIBRARY]
-    folder: AbstractContextManager[str | None] = nullcontext()
-    if bundle.storage.archive:
-        # The system loader wants a file of its own; once loaded, it needs no name any more.
-        folder = TemporaryDirectory(prefix="edgetune-", ignore_cleanup_errors=True)
     try:
-        with folder as work:
-            path = extent.path.resolve()
-            if work is not None:
-                path = Path(work, m.LIBRARY)
+        # Under a name of its own, which it needs no more once loaded: glibc gives a library that it has loaded
+        # under the same name before, even where the file was replaced by another since.
+        with TemporaryDirectory(prefix="edgetune-", ignore_cleanup_errors=True) as folder:
+            path = Path(folder, m.LIBRARY)
+            if bundle.storage.archive:
                 path.write_bytes(extent.read())
+            else:
+                path.symlink_to(extent.path.resolve())
             library = Library(path)
     except (OSError, AttributeError) as error:
         raise BundleError(
