@@ -106,7 +106,9 @@ def link(bundle: Path, name: str, machine: Machine, app: Path) -> Path:
     include = [str(APP), f"-I{bundle}", "-O1", "-o", str(app)]
     if machine.zig_target:
         command = [str(zig()), "cc", "-target", machine.zig_target, "-static"]
-        linked = [f"-DPROGRAM={program_symbol(name)}", str(bundle / "libmodel.a"), "-lm", "-pthread"]
+        # On 32-bit ARM, functions refer to unwinding routines.
+        unwind = ["-lunwind"] if "arm-" in machine.zig_target else []
+        linked = [f"-DPROGRAM={program_symbol(name)}", str(bundle / "libmodel.a"), "-lm", "-pthread", *unwind]
     else:
         command = [machine.compiler]
         linked = [str(bundle / "model.so"), f"-Wl,-rpath,{bundle}"]

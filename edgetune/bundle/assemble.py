@@ -19,8 +19,8 @@ import numpy as np
 from edgetune.atomic import publish, staging, writing
 from edgetune.bundle import manifest as m
 from edgetune.bundle.arrays import write_npz
-from edgetune.bundle.storage import is_bundle, write_tar
-from edgetune.errors import MismatchError, OutputError
+from edgetune.bundle.storage import refuse_to_overwrite, write_tar
+from edgetune.errors import MismatchError
 from edgetune.records import Choice, CompareResult, CompiledModel, PreparedModel, Program, Source
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def write_bundle(
         MismatchError: the check failed; nothing was written.
     """
     out = out.expanduser().resolve()
-    _refuse_to_overwrite(out)
+    refuse_to_overwrite(out)
     with staging(out) as work:
         directory = work / "bundle"
         with writing(out):
@@ -101,18 +101,6 @@ def write_bundle(
             size_bytes = sum(entry.stat().st_size for entry in directory.iterdir())
             publish(finished, out)
     return WrittenBundle(out, verification, size_bytes, compiled.needs_vm)
-
-
-def _refuse_to_overwrite(out: Path) -> None:
-    """Only a bundle, or an empty directory, may be replaced: never what a user keeps elsewhere."""
-    with writing(out):
-        if not out.exists() or (out.is_dir() and not any(out.iterdir())):
-            return
-    if not is_bundle(out):
-        raise OutputError(
-            f"{out} exists and is not a bundle, so it is not overwritten; choose another place with --out, "
-            "or delete it first"
-        )
 
 
 def _without_optional_files(directory: Path, described: m.Manifest) -> m.Manifest:
@@ -292,6 +280,6 @@ def check_output(out: Path) -> None:
         OutputError: ``out`` holds something that is no bundle, or cannot be written.
     """
     out = out.expanduser().resolve()
-    _refuse_to_overwrite(out)
+    refuse_to_overwrite(out)
     with staging(out):
         pass

@@ -26,7 +26,7 @@ MODEL_HEADER = "model.h"
 ARCHIVE = "libmodel.a"
 EXPORTS = "edgetune_*"
 """What a library shows of itself; all else is hidden."""
-_PROGRAM = "edgetune_private_program"
+_PROGRAM = "et_private_program"
 """What ``c/shared.c`` calls the program of the library that it is linked into."""
 
 

@@ -157,6 +157,10 @@ def test_what_needs_the_virtual_machine_is_refused_with_the_reason(tmp_path: Pat
     with pytest.raises(UnsupportedModelError, match="cannot be a standalone library"):
         edgetune.compile(model, out=tmp_path / "bundle", standalone=True)
     assert not (tmp_path / "bundle").exists()
+    # Without the option it is made for the virtual machine, and says why.
+    result = edgetune.compile(model, out=tmp_path / "bundle")
+    assert isinstance(edgetune.load(result.bundle), edgetune.LoadedModel)
+    assert any("needs TVM's runtime on the device, for a kernel calls" in note for note in result.notes)
 
 
 def test_sizes_that_vary_are_refused(tmp_path: Path) -> None:
@@ -169,6 +173,6 @@ def test_sizes_that_vary_are_refused(tmp_path: Path) -> None:
 
 def test_embedded_weights_want_a_standalone_library(conv_file: Path) -> None:
     with pytest.raises(UsageError, match="only a standalone library"):
-        edgetune.compile(conv_file, weights="embed")
+        edgetune.compile(conv_file, standalone=False, weights="embed")
     with pytest.raises(UsageError, match="neither 'file' nor 'embed'"):
         edgetune.compile(conv_file, standalone=True, weights="elsewhere")

@@ -1,0 +1,153 @@
+"""``edgetune bundle``: sign, verify and merge bundles."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from edgetune.cli import options
+from edgetune.cli.output import Output
+
+app = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
+
+_OUT = typer.Option("--out", "-o", metavar="PATH", help="Where to write it.", show_default=False)
+
+
+@app.callback()
+def bundle() -> None:
+    """Sign, verify and merge bundles.
+
+    Keys and signatures are minisign's: that program signs and verifies a bundle's manifest.json as well. The
+    manifest has the SHA-256 of every other file.
+    """
+
+
+@app.command()
+def keygen(
+    out_path: Annotated[
+        Path,
+        typer.Option("--out", "-o", metavar="FILE", help="The secret key; the public one is beside it."),
+    ] = Path("edgetune.key"),
+    json: options.JsonOption = False,
+    verbose: options.VerboseOption = 0,
+    quiet: options.QuietOption = False,
+) -> None:
+    """Make a pair of keys: FILE, which signs and stays with you, and FILE.pub, which verifies.
+
+    The secret key has no password: only its owner may read the file.
+    """
+    from edgetune.bundle.signing import generate_key
+
+    with Output(json=json, verbose=verbose, quiet=quiet) as out:
+        public, text = generate_key(out_path)
+        payload = {"secret_key": out_path, "public_key": public, "key": text}
+        out.result(payload, f"secret key: {out_path}\npublic key: {public}\n{text}")
+
+
+@app.command()
+def sign(
+    bundle: options.BundleArgument,
+    key: Annotated[
+        Path,
+        typer.Option("--key", "-k", metavar="FILE", help="The secret key.", show_default=False),
+    ],
+    comment: Annotated[
+        str, typer.Option("--comment", metavar="TEXT", help="A line that is signed too.", show_default=False)
+    ] = "",
+    json: options.JsonOption = False,
+    verbose: options.VerboseOption = 0,
+    quiet: options.QuietOption = False,
+) -> None:
+    """Sign a bundle, once its files have been compared with their SHA-256.
+
+    The signature is manifest.json.minisig in the bundle.
+    """
+    from edgetune.bundle import signing
+    from edgetune.bundle.reader import check_storage
+
+    with Output(json=json, verbose=verbose, quiet=quiet) as out:
+        check_storage(bundle)
+        signed = signing.sign(bundle, key, comment)
+        payload = {"bundle": bundle, "key_id": signed.key_id, "comment": signed.comment}
+        out.result(payload, f"{bundle} is signed with key {signed.key_id}")
+
+
+@app.command()
+def verify(
+    bundle: options.BundleArgument,
+    key: Annotated[
+        str | None,
+        typer.Option(
+            "--key",
+            "-k",
+            metavar="KEY",
+            help="The signer's public key, or its file.  [default: compare the files only]",
+            show_default=False,
+        ),
+    ] = None,
+    json: options.JsonOption = False,
+    verbose: options.VerboseOption = 0,
+    quiet: options.QuietOption = False,
+) -> None:
+    """Check a bundle's signature, and every file against its SHA-256; nothing of it is loaded."""
+    from edgetune.bundle import signing
+    from edgetune.bundle.reader import check_storage
+
+    with Output(json=json, verbose=verbose, quiet=quiet) as out:
+        signed = None if key is None else signing.verify(bundle, key)
+        files = check_storage(bundle)
+        payload = {
+            "bundle": bundle,
+            "files": files,
+            "key_id": signed.key_id if signed else None,
+            "comment": signed.comment if signed else None,
+        }
+        by = (
+            f", signed with key {signed.key_id} {signed.comment}".rstrip()
+            if signed
+            else ", signature not checked"
+        )
+        out.result(payload, f"{bundle}: {len(files)} files unchanged{by}")
+
+
+@app.command()
+def merge(
+    bundles: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="BUNDLE...", help="Bundles of one model for several targets.", show_default=False
+        ),
+    ],
+    out_path: Annotated[Path, _OUT],
+    archive: options.ArchiveOption = False,
+    json: options.JsonOption = False,
+    verbose: options.VerboseOption = 0,
+    quiet: options.QuietOption = False,
+) -> None:
+    """Put bundles of one model for several targets into one, each equal file once.
+
+    What loads it takes the code that uses most of the CPU's features, and falls back to code that uses less.
+    """
+    from edgetune.bundle import package
+    from edgetune.bundle.reader import open_bundle
+
+    with Output(json=json, verbose=verbose, quiet=quiet) as out:
+
+        def read(path: Path) -> tuple[object, object]:
+            opened = open_bundle(path)
+            return opened.manifest, opened.storage
+
+        merged = package.merge(bundles, out_path, read=read, archive=archive)
+        payload = {
+            "bundle": merged.path,
+            "targets": list(merged.targets),
+            "size_bytes": merged.size_bytes,
+            "saved_bytes": merged.saved_bytes,
+        }
+        out.result(
+            payload,
+            f"{merged.path}: {', '.join(merged.targets)}; {merged.size_bytes / 1e6:.1f} MB, "
+            f"{merged.saved_bytes / 1e6:.1f} MB shared",
+        )
