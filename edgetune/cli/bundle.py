@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from edgetune.cli import options
 from edgetune.cli.output import Output
+
+if TYPE_CHECKING:
+    from edgetune.bundle.manifest import Manifest
+    from edgetune.bundle.storage import Storage
 
 app = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
 
@@ -135,7 +139,7 @@ def merge(
 
     with Output(json=json, verbose=verbose, quiet=quiet) as out:
 
-        def read(path: Path) -> tuple[object, object]:
+        def read(path: Path) -> tuple[Manifest, Storage]:
             opened = open_bundle(path)
             return opened.manifest, opened.storage
 
