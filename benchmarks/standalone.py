@@ -2,7 +2,7 @@
 
     python benchmarks/standalone.py prepare ppocr-cls WORK    # compiles both bundles, with default schedules
     python benchmarks/standalone.py measure WORK              # on a machine that does nothing else
-    python benchmarks/standalone.py sizes WHEEL...            # native code in wheels of other runtimes, from pip download
+    python benchmarks/standalone.py sizes WHEEL...            # native code in wheels of other runtimes
 
 Every side runs in processes of its own, in alternation. A load ends with the first result and begins when
 Python, NumPy and the code of the side (not its native libraries) are imported.
