@@ -16,8 +16,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from edgetune.bundle import manifest as m
 from edgetune.atomic import publish, staging, writing
+from edgetune.bundle import manifest as m
 from edgetune.bundle.storage import Storage, refuse_to_overwrite, write_tar
 from edgetune.cpu import architecture, missing_features
 from edgetune.errors import BundleError, UsageError

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from edgetune.cli import options
+from edgetune.cli.command import command
+from edgetune.cli.options import argument, option
 from edgetune.cli.output import Output
 
 if TYPE_CHECKING:
@@ -15,8 +17,6 @@ if TYPE_CHECKING:
     from edgetune.bundle.storage import Storage
 
 app = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
-
-_OUT = typer.Option("--out", "-o", metavar="PATH", help="Where to write it.", show_default=False)
 
 
 @app.callback()
@@ -28,15 +28,13 @@ def bundle() -> None:
     """
 
 
-@app.command()
+@command(app)
 def keygen(
+    out: Output,
     out_path: Annotated[
         Path,
         typer.Option("--out", "-o", metavar="FILE", help="The secret key; the public one is beside it."),
     ] = Path("edgetune.key"),
-    json: options.JsonOption = False,
-    verbose: options.VerboseOption = 0,
-    quiet: options.QuietOption = False,
 ) -> None:
     """Make a pair of keys: FILE, which signs and stays with you, and FILE.pub, which verifies.
 
@@ -44,25 +42,17 @@ def keygen(
     """
     from edgetune.bundle.signing import generate_key
 
-    with Output(json=json, verbose=verbose, quiet=quiet) as out:
-        public, text = generate_key(out_path)
-        payload = {"secret_key": out_path, "public_key": public, "key": text}
-        out.result(payload, f"secret key: {out_path}\npublic key: {public}\n{text}")
+    public, text = generate_key(out_path)
+    payload = {"secret_key": out_path, "public_key": public, "key": text}
+    out.result(payload, f"secret key: {out_path}\npublic key: {public}\n{text}")
 
 
-@app.command()
+@command(app)
 def sign(
+    out: Output,
     bundle: options.BundleArgument,
-    key: Annotated[
-        Path,
-        typer.Option("--key", "-k", metavar="FILE", help="The secret key.", show_default=False),
-    ],
-    comment: Annotated[
-        str, typer.Option("--comment", metavar="TEXT", help="A line that is signed too.", show_default=False)
-    ] = "",
-    json: options.JsonOption = False,
-    verbose: options.VerboseOption = 0,
-    quiet: options.QuietOption = False,
+    key: Annotated[Path, option("--key -k", "FILE", "The secret key.")],
+    comment: Annotated[str, option("--comment", "TEXT", "A line that is signed too.")] = "",
 ) -> None:
     """Sign a bundle, once its files have been compared with their SHA-256.
 
@@ -71,64 +61,47 @@ def sign(
     from edgetune.bundle import signing
     from edgetune.bundle.reader import check_storage
 
-    with Output(json=json, verbose=verbose, quiet=quiet) as out:
-        check_storage(bundle)
-        signed = signing.sign(bundle, key, comment)
-        payload = {"bundle": bundle, "key_id": signed.key_id, "comment": signed.comment}
-        out.result(payload, f"{bundle} is signed with key {signed.key_id}")
+    check_storage(bundle)
+    signed = signing.sign(bundle, key, comment)
+    payload = {"bundle": bundle, "key_id": signed.key_id, "comment": signed.comment}
+    out.result(payload, f"{bundle} is signed with key {signed.key_id}")
 
 
-@app.command()
+@command(app)
 def verify(
+    out: Output,
     bundle: options.BundleArgument,
     key: Annotated[
         str | None,
-        typer.Option(
-            "--key",
-            "-k",
-            metavar="KEY",
-            help="The signer's public key, or its file.  [default: compare the files only]",
-            show_default=False,
-        ),
+        option("--key -k", "KEY", "The signer's public key, or its file.  [default: compare the files only]"),
     ] = None,
-    json: options.JsonOption = False,
-    verbose: options.VerboseOption = 0,
-    quiet: options.QuietOption = False,
 ) -> None:
     """Check a bundle's signature, and every file against its SHA-256; nothing of it is loaded."""
     from edgetune.bundle import signing
     from edgetune.bundle.reader import check_storage
 
-    with Output(json=json, verbose=verbose, quiet=quiet) as out:
-        signed = None if key is None else signing.verify(bundle, key)
-        files = check_storage(bundle)
-        payload = {
-            "bundle": bundle,
-            "files": files,
-            "key_id": signed.key_id if signed else None,
-            "comment": signed.comment if signed else None,
-        }
-        by = (
-            f", signed with key {signed.key_id} {signed.comment}".rstrip()
-            if signed
-            else ", signature not checked"
-        )
-        out.result(payload, f"{bundle}: {len(files)} files unchanged{by}")
+    signed = None if key is None else signing.verify(bundle, key)
+    files = check_storage(bundle)
+    payload = {
+        "bundle": bundle,
+        "files": files,
+        "key_id": signed.key_id if signed else None,
+        "comment": signed.comment if signed else None,
+    }
+    by = (
+        f", signed with key {signed.key_id} {signed.comment}".rstrip()
+        if signed
+        else ", signature not checked"
+    )
+    out.result(payload, f"{bundle}: {len(files)} files unchanged{by}")
 
 
-@app.command()
+@command(app)
 def merge(
-    bundles: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="BUNDLE...", help="Bundles of one model for several targets.", show_default=False
-        ),
-    ],
-    out_path: Annotated[Path, _OUT],
+    out: Output,
+    bundles: Annotated[list[Path], argument("BUNDLE...", "Bundles of one model for several targets.")],
+    out_path: Annotated[Path, option("--out -o", "PATH", "Where to write the bundle of all.")],
     archive: options.ArchiveOption = False,
-    json: options.JsonOption = False,
-    verbose: options.VerboseOption = 0,
-    quiet: options.QuietOption = False,
 ) -> None:
     """Put bundles of one model for several targets into one, each equal file once.
 
@@ -137,21 +110,19 @@ def merge(
     from edgetune.bundle import package
     from edgetune.bundle.reader import open_bundle
 
-    with Output(json=json, verbose=verbose, quiet=quiet) as out:
+    def read(path: Path) -> tuple[Manifest, Storage]:
+        opened = open_bundle(path)
+        return opened.manifest, opened.storage
 
-        def read(path: Path) -> tuple[Manifest, Storage]:
-            opened = open_bundle(path)
-            return opened.manifest, opened.storage
-
-        merged = package.merge(bundles, out_path, read=read, archive=archive)
-        payload = {
-            "bundle": merged.path,
-            "targets": list(merged.targets),
-            "size_bytes": merged.size_bytes,
-            "saved_bytes": merged.saved_bytes,
-        }
-        out.result(
-            payload,
-            f"{merged.path}: {', '.join(merged.targets)}; {merged.size_bytes / 1e6:.1f} MB, "
-            f"{merged.saved_bytes / 1e6:.1f} MB shared",
-        )
+    merged = package.merge(bundles, out_path, read=read, archive=archive)
+    payload = {
+        "bundle": merged.path,
+        "targets": list(merged.targets),
+        "size_bytes": merged.size_bytes,
+        "saved_bytes": merged.saved_bytes,
+    }
+    out.result(
+        payload,
+        f"{merged.path}: {', '.join(merged.targets)}; {merged.size_bytes / 1e6:.1f} MB, "
+        f"{merged.saved_bytes / 1e6:.1f} MB shared",
+    )
