@@ -106,8 +106,12 @@ def link(bundle: Path, name: str, machine: Machine, app: Path) -> Path:
     include = [str(APP), f"-I{bundle}", "-O1", "-o", str(app)]
     if machine.zig_target:
         command = [str(zig()), "cc", "-target", machine.zig_target, "-static"]
-        # On 32-bit ARM, functions refer to unwinding routines.
-        unwind = ["-lunwind"] if "arm-" in machine.zig_target else []
+        unwind = []
+        if "arm-" in machine.zig_target:
+            # On 32-bit ARM, kernels call functions of libgcc, which zig's own library has under other names.
+            division = app.with_name("division.c")
+            division.write_text("int __divsi3(int a, int b) { return a / b; }\n")
+            unwind = ["-lunwind", str(division)]
         linked = [f"-DPROGRAM={program_symbol(name)}", str(bundle / "libmodel.a"), "-lm", "-pthread", *unwind]
     else:
         command = [machine.compiler]
