@@ -25,6 +25,7 @@ from edgetune.bundle import manifest as m
 from edgetune.bundle.inputs import check_inputs, plainly_right
 from edgetune.bundle.reader import Bundle, check_loadable, open_bundle
 from edgetune.bundle.serving import Serving
+from edgetune.bundle.signing import verify
 from edgetune.errors import BundleError, ToolchainError, UsageError, first_line
 from edgetune.machine import usable_cpus
 from edgetune.records import TensorSpec
@@ -38,7 +39,13 @@ _SETTLED_RUNS = 2
 _ENGINE_ERRORS = (RuntimeError, ValueError, TypeError, AttributeError, IndexError, KeyError)
 
 
-def load(bundle: str | Path, *, threads: int | None = None, check_files: bool = True) -> AnyModel:
+def load(
+    bundle: str | Path,
+    *,
+    threads: int | None = None,
+    check_files: bool = True,
+    key: str | Path | None = None,
+) -> AnyModel:
     """Load a bundle for running on this machine.
 
     Args:
@@ -46,6 +53,7 @@ def load(bundle: str | Path, *, threads: int | None = None, check_files: bool = 
         threads: threads to run on, the bundle's own number by default. Never more than the CPUs
             that this process may use.
         check_files: compare every file with its SHA-256 first.
+        key: public key of the bundle's signer, or its file: load nothing that it has not signed.
 
     Raises:
         BundleError: it is no bundle, is damaged, or was made for another machine or other versions.
@@ -53,6 +61,9 @@ def load(bundle: str | Path, *, threads: int | None = None, check_files: bool = 
     """
     if threads is not None and threads < 1:
         raise UsageError(f"threads={threads} is not a number of threads; give 1 or more")
+    if key is not None:
+        verify(Path(bundle), key)
+        check_files = True
     opened = open_bundle(bundle, check_files=check_files)
     check_loadable(opened)
     if opened.manifest.engine == "standalone":
@@ -217,6 +228,10 @@ def _engine() -> Any:
 
             # The process keeps it for good; global, because model libraries look up its symbols.
             ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)
+            # Sorting and the like, which some models call; 1 ms, and it is there wherever the other one is.
+            extra = library.with_name(f"{prefix}tvm_runtime_extra{suffix}")
+            if extra.is_file():
+                ctypes.CDLL(str(extra), ctypes.RTLD_GLOBAL)
             return tvm_ffi
     raise ToolchainError(
         "TVM's runtime library was not found in the package 'apache-tvm'; install it again with "

@@ -55,7 +55,7 @@ def tune(
     atol: options.AtolOption = None,
     archive: options.ArchiveOption = False,
     lean: options.LeanOption = False,
-    standalone: options.StandaloneOption = False,
+    standalone: options.StandaloneOption = None,
     weights: options.WeightsOption = "file",
 ) -> None:
     """Tune a model for a target and write a verified bundle.
