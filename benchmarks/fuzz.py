@@ -2,6 +2,7 @@
 
     python benchmarks/fuzz.py --count 2000                   seeds 0 to 1999
     python benchmarks/fuzz.py --first 1234 --count 1 -v      one case again, its model left in fuzz-1234.onnx
+    python benchmarks/fuzz.py --results r.jsonl --budget 200 a piece: call it again until all seeds are in r.jsonl
 
 A model is checked, compiled with default schedules, run on two sets of random inputs and compared with
 ONNX Runtime's values. Worker processes take one model after another, each with a deadline; one that dies
@@ -23,7 +24,7 @@ import time
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection, wait
@@ -225,9 +226,18 @@ class Seat:
         return self.process.exitcode
 
 
-def run_all(seeds: list[int], workers: int, timeout_s: float, kind: str | None = None) -> list[Outcome]:
-    """Run the models of all seeds, of one kind or of all."""
-    queue, outcomes = seeds[::-1], []
+def run_all(
+    seeds: list[int],
+    workers: int,
+    timeout_s: float,
+    kind: str | None = None,
+    budget_s: float = float("inf"),
+    keep: Callable[[Outcome], None] = lambda outcome: None,
+) -> list[Outcome]:
+    """Run the models of all seeds, of one kind or of all; none is begun after the budget. ``keep`` gets each outcome."""
+    queue: list[int] = seeds[::-1]
+    outcomes: list[Outcome] = []
+    end = time.monotonic() + budget_s
     seats = [Seat(kind) for _ in range(min(workers, len(seeds)))]
     while seats:
         ready = wait([seat.pipe for seat in seats], timeout=1.0)
@@ -251,7 +261,10 @@ def run_all(seeds: list[int], workers: int, timeout_s: float, kind: str | None =
                 continue
             if isinstance(message, Outcome) and message.seed is not None:
                 outcomes.append(message)
+                keep(message)
                 show(outcomes, len(seeds))
+            if time.monotonic() > end:
+                queue.clear()
             if not queue or seat.taken >= RECYCLE:
                 seat.end()
                 seats.remove(seat)
@@ -274,6 +287,13 @@ def show(outcomes: list[Outcome], total: int) -> None:
         )
 
 
+def read_results(path: Path | None) -> list[Outcome]:
+    """Outcomes of earlier pieces."""
+    if path is None or not path.exists():
+        return []
+    return [Outcome(**json.loads(line)) for line in path.read_text().splitlines()]
+
+
 def main() -> int:
     """Command line."""
     import fuzz_graphs
@@ -286,16 +306,26 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--timeout", type=float, default=60.0, help="seconds for one model")
     parser.add_argument("--kind", choices=fuzz_graphs.KINDS, help="only models of this kind")
-    parser.add_argument("--results", type=Path, help="write every outcome as JSON lines")
+    parser.add_argument("--results", type=Path, help="JSON lines of outcomes: added to, and not run again")
+    parser.add_argument(
+        "--budget", type=float, default=float("inf"), help="begin no model after so many seconds"
+    )
     parser.add_argument(
         "-v", "--verbose", action="store_true", help="print every outcome, and keep the models"
     )
     options = parser.parse_args()
-    outcomes = run_all(
-        list(range(options.first, options.first + options.count)), options.workers, options.timeout
-    )
-    if options.results:
-        options.results.write_text("".join(json.dumps(asdict(outcome)) + "\n" for outcome in outcomes))
+    seeds = list(range(options.first, options.first + options.count))
+    earlier = [outcome for outcome in read_results(options.results) if outcome.seed in seeds]
+    done = {outcome.seed for outcome in earlier}
+
+    def keep(outcome: Outcome) -> None:
+        if options.results:
+            with options.results.open("a") as stream:
+                stream.write(json.dumps(asdict(outcome)) + "\n")
+
+    missing = [seed for seed in seeds if seed not in done]
+    outcomes = run_all(missing, options.workers, options.timeout, options.kind, options.budget, keep)
+    outcomes = [*earlier, *outcomes]
     if options.verbose:
         for outcome in outcomes:
             Path(f"fuzz-{outcome.seed}.onnx").write_bytes(fuzz_graphs.case(outcome.seed, options.kind))

@@ -106,22 +106,22 @@ def passes_onnxruntime(case: Any) -> bool:
     """Whether ONNX Runtime's CPU provider gives the values that ONNX expects."""
     import onnxruntime
 
-    from edgetune.model import narrow
+    from edgetune import narrow
 
     try:
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4
         options.intra_op_num_threads = 1
-        wide, to_wide, to_narrow = narrow.widen(case.model)
+        wide = narrow.widen(case.model)
         session = onnxruntime.InferenceSession(
-            wide.SerializeToString(), options, providers=["CPUExecutionProvider"]
+            wide.model.SerializeToString(), options, providers=["CPUExecutionProvider"]
         )
-        outputs = [value.name for value in wide.graph.output]
+        outputs = [value.name for value in case.model.graph.output]
         for inputs, expected in case.data_sets:
             names = [value.name for value in case.model.graph.input]
             arrays = [value if isinstance(value, list) else np.asarray(value) for value in inputs]
-            given = narrow.cast(dict(zip(names, arrays, strict=False)), to_wide)
-            got = narrow.cast(dict(zip(outputs, session.run(None, given), strict=True)), to_narrow)
+            given = wide.feed(dict(zip(names, arrays, strict=False)))
+            got = wide.result(outputs, session.run(wide.names(outputs), given))
             if difference(expected, list(got.values()), case):
                 return False
     except Exception:  # ONNX Runtime raises types of its own
@@ -203,9 +203,9 @@ def run_case(case: Any, target: Any) -> tuple[str, str, tuple[str, ...]]:
 
 def compile_and_compare(case: Any, target: Any, frozen: dict[str, np.ndarray]) -> str:
     """Compile the case's model and compare what it gives; the difference, or an empty string."""
+    from edgetune.dtypes import held, unheld
     from edgetune.graph.compile import compile_model
     from edgetune.graph.lower import lower
-    from edgetune.graph.narrow_types import contained, container
     from edgetune.model.prepare import prepare
 
     names = [value.name for value in case.model.graph.input]
@@ -220,8 +220,8 @@ def compile_and_compare(case: Any, target: Any, frozen: dict[str, np.ndarray]) -
     run = loaded(compiled)
     for inputs, expected in case.data_sets:
         given = dict(zip(names, inputs, strict=False))
-        got = run([container(np.asarray(given[spec.name])) for spec in compiled.inputs])
-        got = [contained(array, spec.dtype) for array, spec in zip(got, compiled.outputs, strict=True)]
+        got = run([held(np.asarray(given[spec.name])) for spec in compiled.inputs])
+        got = [unheld(array, spec.dtype) for array, spec in zip(got, compiled.outputs, strict=True)]
         if problem := difference(expected, got, case):
             return problem
     return ""

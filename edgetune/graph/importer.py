@@ -40,6 +40,7 @@ def import_onnx(model: bytes) -> tvm.IRModule:
     with _own_converters(), warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         try:
+            _check_flags(proto.graph)
             hold_in_bytes(proto)
             return from_onnx(proto, shape_dict=_empty_inputs(proto), keep_params_in_input=False)
         except Exception as error:  # TVM raises every kind of exception from converters
@@ -54,6 +55,40 @@ def operators() -> frozenset[str]:
     """Names of the operators that can be imported; of another domain than the standard's: ``domain.Name``."""
     stock = set(onnx_frontend._get_convert_map()) - _OTHER_DOMAINS
     return frozenset(stock | set(_CONVERTERS) | set(CONVERTERS) | {"If", "Constant"})
+
+
+_FLAGS = frozenset(
+    {
+        *(
+            "align_corners",
+            "allowzero",
+            "antialias",
+            "ceil_mode",
+            "channels_last",
+            "count_include_pad",
+            "exclusive",
+        ),
+        *("exclude_outside", "fmod", "input_forget", "inverse", "is_causal", "keepdims", "largest", "layout"),
+        *("linear_before_reset", "noop_with_empty_axes", "onesided", "periodic", "reverse", "saturate"),
+        *("select_last_index", "sorted", "storage_order", "training_mode", "transA", "transB", "upper"),
+    }
+)
+"""Attributes that are 0 or 1. Others compare them with 1, or with 0: of 2 each makes something else."""
+
+
+def _check_flags(graph: onnx.GraphProto) -> None:
+    for node in graph.node:
+        for attribute in node.attribute:
+            if (
+                attribute.type == onnx.AttributeProto.INT
+                and attribute.name in _FLAGS
+                and attribute.i not in (0, 1)
+            ):
+                raise UnsupportedModelError(
+                    f"attribute {attribute.name} of {node.op_type} is {attribute.i}, and the standard knows 0 and 1"
+                )
+            for inner in (attribute.g, *attribute.graphs):
+                _check_flags(inner)
 
 
 def _name_domains(graph: onnx.GraphProto) -> None:

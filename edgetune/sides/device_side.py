@@ -17,6 +17,7 @@ from edgetune.devices.inventory import open_device
 from edgetune.devices.probe import Probe
 from edgetune.devices.session import Session, SessionError, lease
 from edgetune.devices.transport import Device
+from edgetune.dtypes import held, numpy_dtype, unheld
 from edgetune.errors import BundleError, DeviceError
 
 LEASE_TIMEOUT_S = 180.0
@@ -128,7 +129,9 @@ class DeviceSide:
             get = self._machine["get_output"]
             tensors = [get(name)] if arity < 0 else [get(name, index) for index in range(arity)]
             arrays = zip(self._program.outputs, tensors, strict=True)
-            return self._service.crop({item.name: tensor.numpy() for item, tensor in arrays})
+            return self._service.crop(
+                {item.name: unheld(tensor.numpy(), item.dtype) for item, tensor in arrays}
+            )
 
     def memory_bytes(self) -> tuple[int, int]:
         """Peak resident memory of the session's process, and how much of it came after its start."""
@@ -146,9 +149,9 @@ class DeviceSide:
         """The inputs as the program takes them: padded where sizes vary."""
         arrays = []
         for item in self._program.inputs:
-            array = np.zeros(item.shape, item.dtype)
+            array = np.zeros(item.shape, numpy_dtype(item.dtype))
             self._service.fill(item.name, array, inputs[item.name])
-            arrays.append(array)
+            arrays.append(held(array))
         return arrays
 
     def _send(self, arrays: Sequence[np.ndarray]) -> list[Any]:
@@ -178,7 +181,7 @@ def _weights(bundle: Bundle, chosen: Sequence[int]) -> list[np.ndarray]:
     weights = [bundle.manifest.weights[index] for index in chosen]
     return [
         np.frombuffer(data, np.uint8, weight.size_bytes, weight.offset)
-        .view(weight.dtype)
+        .view(numpy_dtype(weight.dtype))
         .reshape(weight.shape)
         for weight in weights
     ]
