@@ -234,7 +234,7 @@ def run_all(
     budget_s: float = float("inf"),
     keep: Callable[[Outcome], None] = lambda outcome: None,
 ) -> list[Outcome]:
-    """Run the models of all seeds, of one kind or of all; none is begun after the budget. ``keep`` gets each outcome."""
+    """Run the models of all seeds, of one kind or of all; none is begun after the budget; ``keep`` gets each."""
     queue: list[int] = seeds[::-1]
     outcomes: list[Outcome] = []
     end = time.monotonic() + budget_s

@@ -59,8 +59,7 @@ def hold_in_bytes(model: ModelProto) -> None:
         _rewrite(node, types)
     for tensor in graph.initializer:
         if tensor.data_type in CONTAINERS:
-            held = numpy_helper.from_array(held(numpy_helper.to_array(tensor)), tensor.name)
-            tensor.CopyFrom(held)
+            tensor.CopyFrom(numpy_helper.from_array(held(numpy_helper.to_array(tensor)), tensor.name))
     for value in (*graph.value_info, *graph.input, *graph.output):
         kind = value.type.tensor_type.elem_type
         if kind in CONTAINERS:
