@@ -72,11 +72,14 @@ def run_case(data: bytes, target: Any, say: Any) -> tuple[str, str]:
         say("checking")
         return "refused", _refusal(data, str(error), check)
     say("running")
+    from edgetune.dtypes import held, unheld
+
     run = loaded(compiled)
     worst = ("right", "")
     for inputs, expected in samples(data, prepared):
-        got = run([inputs[spec.name] for spec in compiled.inputs])
-        outputs = {spec.name: array for spec, array in zip(prepared.outputs, got, strict=True)}
+        got = run([held(inputs[spec.name]) for spec in compiled.inputs])
+        pairs = zip(prepared.outputs, got, strict=True)
+        outputs = {spec.name: unheld(array, spec.dtype) for spec, array in pairs}
         if problem := differing(expected, outputs):
             agreed = not differing(by_reference(data, inputs), outputs)
             worst = ("disputed" if agreed else "wrong", problem)
