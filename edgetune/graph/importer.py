@@ -133,7 +133,7 @@ class _Clip(onnx_frontend.Clip):
     @classmethod
     def _impl_v1(cls, bb: Any, inputs: Any, attr: Any, params: Any) -> Any:
         if not _is_float32(inputs[0]):
-            return super()._impl_v1(bb, inputs, attr, params)
+            return _keeping_nan(bb, inputs[0], super()._impl_v1(bb, inputs, attr, params))
         return relax.op.clip(inputs[0], float(attr.get("min", -np.inf)), float(attr.get("max", np.inf)))
 
     @classmethod
@@ -143,8 +143,21 @@ class _Clip(onnx_frontend.Clip):
         low = float(limits.min) if inputs[1] is None else _scalar(inputs[1])
         high = float(limits.max) if inputs[2] is None else _scalar(inputs[2])
         if not _is_float32(inputs[0]) or low is None or high is None or np.isnan(low) or np.isnan(high):
-            return super()._impl_v13(bb, inputs, attr, params)
+            return _keeping_nan(bb, inputs[0], super()._impl_v13(bb, inputs, attr, params))
         return relax.op.clip(inputs[0], float(low), float(high))
+
+
+def _keeping_nan(bb: Any, x: Any, clipped: Any) -> Any:
+    """``clipped``, and NaN where ``x`` is."""
+    if "float" not in str(x.ty.dtype):
+        return clipped
+
+    def kernel(x: te.Tensor, y: te.Tensor) -> te.Tensor:
+        return te.compute(
+            x.shape, lambda *i: te.if_then_else(tvm.tirx.isnan(x(*i)), x(*i), y(*i)), name="kept"
+        )
+
+    return bb.emit_te(kernel, x, bb.normalize(clipped), primfunc_name_hint="clip")
 
 
 def _variadic(base: type, binary: Converter) -> type:
