@@ -102,6 +102,8 @@ def widen(model: ModelProto) -> Widened:
             if value.name in renamed:
                 value.type.tensor_type.elem_type = WIDER[kinds[value.name]]
                 value.name = renamed[value.name]
+    # So that ONNX Runtime still compares what is declared with what is made.
+    changed.graph.value_info.extend({value.name: value for value in (*ins, *outs)}.values())
     nodes = [*before, *changed.graph.node, *after]
     del changed.graph.node[:]
     changed.graph.node.extend(nodes)
