@@ -14,26 +14,24 @@ case is wrong, failed (an exception that is no message for users), crashed or hu
 from __future__ import annotations
 
 import argparse
+import functools
 import io
 import json
-import multiprocessing
-import os
 import sys
-import tempfile
 import time
 import traceback
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass
-from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from workers import Say, loaded, run_cases
 
-ROOT = Path(__file__).resolve().parent.parent
+from edgetune.errors import last_line
+
 GOOD = ("right", "refused", "disputed")
 BAD = ("wrong", "failed", "crashed", "hung")
 RECYCLE = 250
@@ -152,33 +150,8 @@ def by_reference(data: bytes, inputs: dict[str, np.ndarray]) -> dict[str, np.nda
         return None
 
 
-def loaded(compiled: Any) -> Any:
-    """A compiled model as a function of arrays."""
-    import tvm
-    from tvm import relax
-
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "model.so")
-        path.write_bytes(compiled.library)
-        machine = relax.VirtualMachine(tvm.runtime.load_module(str(path)), tvm.cpu())
-    weights = [tvm.runtime.tensor(array) for array in compiled.weights]
-
-    def run(arrays: list[np.ndarray]) -> list[np.ndarray]:
-        given = [tvm.runtime.tensor(np.asarray(a, order="C")) for a in arrays]
-        result = machine["main"](*given, *weights)
-        return [result.numpy()] if hasattr(result, "numpy") else [item.numpy() for item in result]
-
-    return run
-
-
-def worker(pipe: Connection, kind: str | None) -> None:
-    """Serve seeds until the pipe closes: parts as they begin, then the outcome."""
-    os.environ["TVM_NUM_THREADS"] = "1"
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, 1)
-    os.dup2(null, 2)
-    warnings.simplefilter("ignore")
-    sys.path[:0] = [str(ROOT / "benchmarks")]
+def answerer(kind: str | None) -> Callable[[int, Say], Outcome]:
+    """What a worker does with a seed."""
     import fuzz_graphs
 
     from edgetune.targets import detect_local
@@ -186,96 +159,25 @@ def worker(pipe: Connection, kind: str | None) -> None:
     target = detect_local(threads=1)
     if kind != "random":
         fuzz_graphs.node_tests()
-    pipe.send("ready")
-    while (seed := pipe.recv()) is not None:
+
+    def answer(seed: int, say: Say) -> Outcome:
         start = time.monotonic()
-        pipe.send("making the model")
+        say("making the model")
         try:
             with redirect_stdout(io.StringIO()):
-                state, reason = run_case(fuzz_graphs.case(seed, kind), target, pipe.send)
+                state, reason = run_case(fuzz_graphs.case(seed, kind), target, say)
         except Exception as error:
             place = traceback.extract_tb(error.__traceback__)[-1]
-            lines = str(error).strip().splitlines() or [""]
-            state, reason = (
-                "failed",
-                f"{type(error).__name__}: {lines[-1][:300]} ({place.filename}:{place.lineno})",
-            )
-        pipe.send(Outcome(seed, state, reason[:600], time.monotonic() - start))
+            said = f"{type(error).__name__}: {last_line(error)[:300]}"
+            state, reason = "failed", f"{said} ({place.filename}:{place.lineno})"
+        return Outcome(seed, state, reason[:600], time.monotonic() - start)
+
+    return answer
 
 
-class Seat:
-    """A worker process, the seed it is at and the part of the work that it is in."""
-
-    def __init__(self, kind: str | None) -> None:
-        here, there = multiprocessing.get_context("spawn").Pipe()
-        self.pipe, self.seed, self.part, self.taken = here, None, "starting", 0
-        self.process = multiprocessing.get_context("spawn").Process(
-            target=worker, args=(there, kind), daemon=True
-        )
-        self.process.start()
-        there.close()
-        self.deadline = time.monotonic() + 180
-
-    def give(self, seed: int | None, timeout_s: float) -> None:
-        """Hand over a seed, or None to end."""
-        self.pipe.send(seed)
-        self.seed, self.taken = seed, self.taken + 1
-        self.deadline = time.monotonic() + timeout_s
-
-    def end(self) -> int | None:
-        """Kill the process; its exit code."""
-        self.process.kill()
-        self.process.join()
-        return self.process.exitcode
-
-
-def run_all(
-    seeds: list[int],
-    workers: int,
-    timeout_s: float,
-    kind: str | None = None,
-    budget_s: float = float("inf"),
-    keep: Callable[[Outcome], None] = lambda outcome: None,
-) -> list[Outcome]:
-    """Run the models of all seeds, of one kind or of all; none is begun after the budget; ``keep`` gets each."""
-    queue: list[int] = seeds[::-1]
-    outcomes: list[Outcome] = []
-    end = time.monotonic() + budget_s
-    seats = [Seat(kind) for _ in range(min(workers, len(seeds)))]
-    while seats:
-        ready = wait([seat.pipe for seat in seats], timeout=1.0)
-        for seat in list(seats):
-            if seat.pipe in ready:
-                try:
-                    message = seat.pipe.recv()
-                except (EOFError, ConnectionError):
-                    seat.process.join(5)
-                    message = Outcome(
-                        seat.seed, "crashed", f"exit code {seat.process.exitcode} while {seat.part}"
-                    )
-                    seat.taken = RECYCLE
-            elif time.monotonic() > seat.deadline:
-                message = Outcome(seat.seed, "hung", f"over {timeout_s:.0f} s while {seat.part}")
-                seat.taken = RECYCLE
-            else:
-                continue
-            if isinstance(message, str) and message != "ready":
-                seat.part = message
-                continue
-            if isinstance(message, Outcome) and message.seed is not None:
-                outcomes.append(message)
-                keep(message)
-                show(outcomes, len(seeds))
-            if time.monotonic() > end:
-                queue.clear()
-            if not queue or seat.taken >= RECYCLE:
-                seat.end()
-                seats.remove(seat)
-                if queue:
-                    seats.append(Seat(kind))
-                continue
-            seat.give(queue.pop(), timeout_s)
-    return outcomes
+def lost(seed: int, state: str, reason: str, part: str) -> Outcome:
+    """The outcome of a model whose worker was lost."""
+    return Outcome(seed, state, f"{reason} while {part}")
 
 
 def show(outcomes: list[Outcome], total: int) -> None:
@@ -317,18 +219,23 @@ def main() -> int:
         "-v", "--verbose", action="store_true", help="print every outcome, and keep the models"
     )
     options = parser.parse_args()
-    seeds = list(range(options.first, options.first + options.count))
+    seeds = range(options.first, options.first + options.count)
     earlier = [outcome for outcome in read_results(options.results) if outcome.seed in seeds]
-    done = {outcome.seed for outcome in earlier}
-
-    def keep(outcome: Outcome) -> None:
-        if options.results:
-            with options.results.open("a") as stream:
-                stream.write(json.dumps(asdict(outcome)) + "\n")
-
-    missing = [seed for seed in seeds if seed not in done]
-    outcomes = run_all(missing, options.workers, options.timeout, options.kind, options.budget, keep)
-    outcomes = [*earlier, *outcomes]
+    missing = [seed for seed in seeds if seed not in {outcome.seed for outcome in earlier}]
+    new = run_cases(
+        missing,
+        functools.partial(answerer, options.kind),
+        workers=options.workers,
+        timeout_s=options.timeout,
+        lost=lost,
+        show=functools.partial(show, total=len(missing)),
+        budget_s=options.budget,
+        recycle=RECYCLE,
+    )
+    if options.results:
+        with options.results.open("a") as stream:
+            stream.writelines(json.dumps(asdict(outcome)) + "\n" for outcome in new)
+    outcomes = [*earlier, *new]
     if options.verbose:
         for outcome in outcomes:
             Path(f"fuzz-{outcome.seed}.onnx").write_bytes(fuzz_graphs.case(outcome.seed, options.kind))

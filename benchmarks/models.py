@@ -30,7 +30,7 @@ from edgetune.bundle.reader import open_bundle
 from edgetune.cpu import model_name
 from edgetune.model.registry import RegisteredModel, fetch, get, list_models
 from edgetune.targets import load_target
-from edgetune.toolchain import versions
+from edgetune.versions import versions
 
 ROOT = Path(__file__).resolve().parent.parent
 BEGIN, END = "<!-- measured:begin -->", "<!-- measured:end -->"

@@ -18,21 +18,24 @@ from __future__ import annotations
 import argparse
 import contextlib
 import copy
+import functools
 import io
 import json
-import multiprocessing
 import os
 import re
 import sys
 import time
 import warnings
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from workers import Say, loaded, run_cases
+
+from edgetune.errors import last_line
 
 ROOT = Path(__file__).resolve().parent.parent
 MAX_SETTING_ELEMENTS = 16
@@ -227,122 +230,25 @@ def compile_and_compare(case: Any, target: Any, frozen: dict[str, np.ndarray]) -
     return ""
 
 
-def loaded(compiled: Any) -> Any:
-    """A compiled model as a function of arrays."""
-    import tempfile
-
-    import tvm
-    from tvm import relax
-
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "model.so")
-        path.write_bytes(compiled.library)
-        machine = relax.VirtualMachine(tvm.runtime.load_module(str(path)), tvm.cpu())
-    weights = [tvm.runtime.tensor(array) for array in compiled.weights]
-
-    def run(arrays: list[np.ndarray]) -> list[np.ndarray]:
-        result = machine["main"](
-            *[tvm.runtime.tensor(np.ascontiguousarray(a).reshape(a.shape)) for a in arrays], *weights
-        )
-        return [result.numpy()] if hasattr(result, "numpy") else [item.numpy() for item in result]
-
-    return run
-
-
-def worker(pipe: Connection) -> None:
-    """Serve cases by name until the pipe closes."""
-    os.environ["TVM_NUM_THREADS"] = "1"
-    os.nice(10)
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, 1)
-    os.dup2(null, 2)
-    warnings.simplefilter("ignore")
+def answerer() -> Callable[[str, Say], Outcome]:
+    """What a worker does with the name of a case; it says whether ONNX Runtime passes it."""
     from edgetune.targets import detect_local
 
+    os.nice(10)
     target = detect_local(threads=1)
     known = cases()
-    pipe.send(None)
-    while True:
-        name = pipe.recv()
-        if name is None:
-            return
+
+    def answer(name: str, say: Say) -> Outcome:
         start = time.monotonic()
         case, reference = readable(known[name])
-        pipe.send(reference)
+        say(reference)
         try:
             state, reason, frozen = run_case(case, target)
         except Exception as error:
-            lines = str(error).strip().splitlines() or [""]
-            state, reason, frozen = "failed", f"{type(error).__name__}: {lines[-1][:300]}", ()
-        pipe.send(
-            Outcome(name, operator_of(case), state, reason, reference, frozen, time.monotonic() - start)
-        )
+            state, reason, frozen = "failed", f"{type(error).__name__}: {last_line(error)[:300]}", ()
+        return Outcome(name, operator_of(case), state, reason, reference, frozen, time.monotonic() - start)
 
-
-@dataclass
-class Seat:
-    """A worker process and the case it is at."""
-
-    process: Any
-    pipe: Connection
-    case: str | None = None
-    reference: bool = False
-    deadline: float = 0.0
-
-
-def run_all(known: dict[str, Any], workers: int, timeout_s: float, budget_s: float) -> list[Outcome]:
-    """Run the cases, starting none after the budget; progress goes to stderr."""
-    context = multiprocessing.get_context("spawn")
-    queue = list(known)[::-1]
-    end = time.monotonic() + budget_s
-    outcomes: list[Outcome] = []
-
-    def seat() -> Seat:
-        here, there = context.Pipe()
-        process = context.Process(target=worker, args=(there,), daemon=True)
-        process.start()
-        there.close()
-        return Seat(process, here, deadline=time.monotonic() + 120)
-
-    seats = [seat() for _ in range(workers)]
-    while seats:
-        ready = wait([s.pipe for s in seats], timeout=1.0)
-        for s in list(seats):
-            lost = None
-            if s.pipe in ready:
-                try:
-                    message = s.pipe.recv()
-                except (EOFError, ConnectionError):
-                    lost = "crashed"
-                else:
-                    if isinstance(message, bool):
-                        s.reference = message
-                        continue
-                    if isinstance(message, Outcome):
-                        outcomes.append(message)
-                        show(outcomes, len(known))
-                    s.case = queue.pop() if queue and time.monotonic() < end else None
-                    s.pipe.send(s.case)
-                    s.deadline, s.reference = time.monotonic() + timeout_s, False
-                    if s.case is None:
-                        s.process.join()
-                        seats.remove(s)
-                    continue
-            elif time.monotonic() > s.deadline:
-                lost = "hung"
-            if lost:
-                s.process.kill()
-                s.process.join()
-                seats.remove(s)
-                if s.case:
-                    reason = (
-                        f"exit code {s.process.exitcode}" if lost == "crashed" else f"over {timeout_s:.0f} s"
-                    )
-                    outcomes.append(Outcome(s.case, operator_of(known[s.case]), lost, reason, s.reference))
-                if queue:
-                    seats.append(seat())
-    print(file=sys.stderr)
-    return outcomes
+    return answer
 
 
 def show(outcomes: list[Outcome], total: int) -> None:
@@ -447,8 +353,20 @@ def main() -> None:
         known = {name: known[name] for name in options.names.read_text().split()}
     outcomes = read_results(options.results) if options.results else []
     done = {o.case for o in outcomes}
-    missing = {name: case for name, case in known.items() if name not in done}
-    new = run_all(missing, options.workers, options.timeout, options.budget) if missing else []
+    missing = [name for name in known if name not in done]
+
+    def lost(name: str, state: str, reason: str, reference: bool | None) -> Outcome:
+        return Outcome(name, operator_of(known[name]), state, reason, bool(reference))
+
+    new = run_cases(
+        missing,
+        answerer,
+        workers=options.workers,
+        timeout_s=options.timeout,
+        lost=lost,
+        show=functools.partial(show, total=len(missing)),
+        budget_s=options.budget,
+    )
     if options.results:
         with options.results.open("a") as stream:
             stream.writelines(json.dumps(asdict(o)) + "\n" for o in new)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from edgetune.config import parse_duration
 from edgetune.errors import UsageError
-from edgetune.toolchain import check_pins
+from edgetune.versions import check_pins
 
 if TYPE_CHECKING:
     from onnx import ModelProto

@@ -9,7 +9,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from edgetune.errors import DeviceError, EdgetuneError
@@ -39,7 +39,7 @@ class Check:
 
     def to_json(self) -> dict[str, object]:
         """The check as in the JSON of ``devices doctor``."""
-        return {"name": self.name, "passed": self.passed, "seconds": self.seconds, "detail": self.detail}
+        return asdict(self)
 
 
 def examine(name: str) -> Iterator[Check]:
@@ -110,14 +110,13 @@ class _Patient:
             ) from error
 
     def ask_what_it_is(self) -> str:
-        from edgetune.devices.inventory import ask_user
-        from edgetune.devices.manage import probe_device
+        from edgetune.devices.inventory import open_device
 
-        self.probe = probe_device(self.name, ask_user())
+        self.probe = open_device(self.name, threads=1).probe()
         return "; ".join([self.probe.summary(), *self.probe.notes])
 
     def find_target(self) -> str:
-        from edgetune.toolchain import check_pins
+        from edgetune.versions import check_pins
 
         check_pins()
         if self.probe is None:

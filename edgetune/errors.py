@@ -96,3 +96,13 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
         return f"did you mean {' or '.join(close)}?"
     more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
     return f"known: {', '.join(names[-_LISTED:])}{more}"
+
+
+def first_line(error: BaseException) -> str:
+    """What an error of a library says in one line: its first, or its kind where it says nothing."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def last_line(error: BaseException) -> str:
+    """The last line of an error, where TVM puts the reason; its kind where it says nothing."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1].strip()

@@ -2,7 +2,7 @@
 
 ``tvm.s_tir.meta_schedule.TuneContext(...)`` imports every tensor intrinsic that TVM ships and parses
 them from TVMScript: 10 to 40 seconds of a process's life. Only design spaces made by TVM's own rules
-for VNNI, dot-product and tensor-core targets need them, so here they are imported when asked for.
+for VNNI, dot-product and tensor-core targets need them, and edgetune has none.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ def tune_context(
     *,
     seed: int = 1,
     threads: int = 1,
-    intrinsics: bool = False,
 ) -> TuneContext:
     """Return an initialised ``TuneContext``.
 
@@ -40,13 +39,9 @@ def tune_context(
         space_generator, strategy: MetaSchedule objects; they become bound to this context.
         seed: 1 to 2**31 - 2; the same seed and number of threads give the same search.
         threads: for MetaSchedule's own parallel loops.
-        intrinsics: import TVM's tensor intrinsics first (slow, see above).
     """
     from tvm.s_tir.meta_schedule import _ffi_api
     from tvm.s_tir.meta_schedule.logging import get_logging_func
-
-    if intrinsics:
-        import tvm.s_tir.tensor_intrin  # noqa: F401
 
     context = _ffi_api.TuneContext(
         mod, target, space_generator, strategy, "main", threads, seed, get_logging_func(_LOGGER)

@@ -143,14 +143,10 @@ class Task:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A schedule to try for a task: a MetaSchedule trace as JSON.
-
-    ``predicted`` is the cost model's score (higher is better), None without a model.
-    """
+    """A schedule to try for a task: a MetaSchedule trace as JSON."""
 
     workload: str
     trace: str = field(repr=False)
-    predicted: float | None = None
 
 
 class Stage(StrEnum):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +27,7 @@ class KernelResult:
 
     def to_json(self) -> dict[str, Any]:
         """The kernel's entry in ``kernels``."""
-        return {
-            "name": self.name,
-            "source": str(self.source),
-            "weight": self.weight,
-            "best_us": self.best_us,
-        }
+        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -54,15 +49,7 @@ class TaskResult:
 
     def to_json(self) -> dict[str, Any]:
         """The task's entry in ``tasks``."""
-        return {
-            "name": self.name,
-            "weight": self.weight,
-            "trials": self.trials,
-            "best_us": self.best_us,
-            "gflops": self.gflops,
-            "source": str(self.source),
-            "problem": self.problem,
-        }
+        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -80,7 +67,7 @@ class Latency:
 
     def to_json(self) -> dict[str, float | None]:
         """The object ``latency_ms``."""
-        return {"edgetune": self.edgetune, "onnxruntime": self.onnxruntime, "untuned": self.untuned}
+        return asdict(self)
 
 
 def verification_json(result: CompareResult | None) -> dict[str, Any] | None:

@@ -23,11 +23,11 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from edgetune.bundle import manifest as m
-from edgetune.bundle.inputs import check_inputs
+from edgetune.bundle.inputs import check_inputs, plainly_right
 from edgetune.bundle.reader import Bundle, check_loadable, open_bundle
 from edgetune.bundle.serving import Serving
 from edgetune.dtypes import BFLOAT16, EXTENDED, SMALL_INTEGERS, held, numpy_dtype, unheld
-from edgetune.errors import BundleError, ToolchainError, UsageError
+from edgetune.errors import BundleError, ToolchainError, UsageError, first_line
 from edgetune.machine import usable_cpus
 from edgetune.records import TensorSpec
 from edgetune.standalone.model import StandaloneModel
@@ -118,7 +118,7 @@ class LoadedModel:
             BundleError: the library failed.
         """
         for program in self._programs:
-            if program.takes(inputs):
+            if program.exact and plainly_right(program.buffers, inputs):
                 with self._lock:
                     for name, buffer in program.buffers.items():
                         buffer[...] = inputs[name]
@@ -151,7 +151,7 @@ class LoadedModel:
 
     def _failure(self, what: str, error: Exception) -> BundleError:
         return BundleError(
-            f"the library of {self._path} {what} ({_first_line(error)}); build the bundle again"
+            f"the library of {self._path} {what} ({first_line(error)}); build the bundle again"
         )
 
 
@@ -161,7 +161,8 @@ class _Program:
     def __init__(self, machine: Any, entry: m.ProgramEntry, weights: Sequence[np.ndarray]) -> None:
         self.buffers = {item.name: _aligned_empty(item.spec()) for item in entry.inputs}
         self._arguments = [*self.buffers.values(), *(weights[index] for index in entry.weights)]
-        self._exact = not any(item.dtype in SMALL_INTEGERS for item in entry.inputs)
+        # Small integers are widened in their buffers: of what type an array is has to be looked at.
+        self.exact = not any(item.dtype in SMALL_INTEGERS for item in entry.inputs)
         tensors = [_tensor(array) for array in self._arguments]
         # Bound once: handing over hundreds of weights at each call costs more than a small model.
         bound = f"edgetune_{entry.function}"
@@ -174,16 +175,6 @@ class _Program:
         self._odd = {i: item.dtype for i, item in enumerate(entry.outputs) if item.dtype in EXTENDED}
         self._output_range = range(len(entry.outputs))
         self._earlier: Sequence[Any] = ()
-
-    def takes(self, inputs: Mapping[str, Any]) -> bool:
-        """Whether ``inputs`` are plainly what this program takes; if not, they need a closer look."""
-        if not self._exact or type(inputs) is not dict or len(inputs) != len(self.buffers):
-            return False
-        for name, buffer in self.buffers.items():
-            array = inputs.get(name)
-            if type(array) is not np.ndarray or array.dtype != buffer.dtype or array.shape != buffer.shape:
-                return False
-        return True
 
     def take(self, result: Any) -> dict[str, np.ndarray]:
         """The outputs as arrays, copied only where they are not fresh memory of this run.
@@ -218,10 +209,6 @@ class _Program:
 
 AnyModel: TypeAlias = LoadedModel | StandaloneModel
 """What :func:`load` gives: a model for TVM's virtual machine, or one that needs nothing but itself."""
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 @functools.cache
@@ -288,7 +275,7 @@ def _load_library(bundle: Bundle) -> _Library:
             return _Library(path)
     except (RuntimeError, OSError) as error:
         raise BundleError(
-            f"the library of {bundle.path} cannot be loaded ({_first_line(error)}); build the bundle again"
+            f"the library of {bundle.path} cannot be loaded ({first_line(error)}); build the bundle again"
         ) from error
 
 

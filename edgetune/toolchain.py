@@ -1,4 +1,4 @@
-"""Links kernels into shared libraries, and checks the pinned packages.
+"""Links kernels into shared libraries, and runs the tools that this takes.
 
 No compiler need be installed: the ``ziglang`` package carries lld for every ELF target, used here
 as a bare linker (``zig ld.lld``, a few milliseconds; ``zig cc`` would first build a libc).
@@ -7,15 +7,13 @@ as a bare linker (``zig ld.lld``, a few milliseconds; ``zig cc`` would first bui
 from __future__ import annotations
 
 import functools
-import importlib.metadata
 import importlib.util
 import os
 import shutil
 import struct
 import subprocess
-import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,12 +24,8 @@ from edgetune.errors import OutputError, ToolchainError
 if TYPE_CHECKING:
     from edgetune.targets import Target
 
-# MetaSchedule of this TVM crashes inside TuneContext with any later tvm-ffi.
-PINS = {"apache-tvm": "0.27.0.post1", "apache-tvm-ffi": "0.1.14.post1"}
-# The LLVM inside the pinned TVM's wheels: asking TVM itself costs seconds of import.
-_LLVM_OF_TVM = {"0.27.0.post1": "22"}
-
-_LINK_TIMEOUT_S = 120
+_TIMEOUT_S = 240
+_CHECK_OBJECTS = "check that the objects are whole and compiled for the target's architecture"
 _EMULATION = {
     "x86_64": "elf_x86_64",
     "aarch64": "aarch64linux",
@@ -111,7 +105,7 @@ def link_shared(
                 "-o",
                 str(linked),
             ]
-            _run(command, output)
+            run_tool(command, "linking", output, _CHECK_OBJECTS)
             os.replace(linked, output)
     except OSError as error:
         raise _cannot_write(output, error.strerror or str(error)) from error
@@ -128,7 +122,8 @@ def link_relocatable(objects: Sequence[bytes | Path], output: Path, mtriple: str
     with tempfile.TemporaryDirectory(prefix=".edgetune-link-", dir=output.parent) as folder:
         base = [part for part in _base_command(linker, arch) if part != "-shared"]
         command = [*base, "-r", *linker.options("--strip-debug")]
-        _run([*command, *_as_files(objects, Path(folder)), "-o", str(output)], output)
+        command += [*_as_files(objects, Path(folder)), "-o", str(output)]
+        run_tool(command, "linking", output, _CHECK_OBJECTS)
 
 
 def link_shared_fcompile(target: Target) -> Callable[..., None]:
@@ -181,54 +176,6 @@ def find_linker(arch: str) -> Linker:
         f"no linker for {arch} was found: the package ziglang is missing, and PATH has none of "
         f"{', '.join(name for name, _ in candidates)}; run 'pip install ziglang'"
     )
-
-
-def check_pins() -> None:
-    """Check that the packages that must match exactly do.
-
-    Raises:
-        ToolchainError: one of PINS is missing or has another version.
-    """
-    wrong = []
-    for package, wanted in PINS.items():
-        found = _version(package)
-        if found != wanted:
-            wrong.append(f"{package} is {found or 'not installed'}, needed is {wanted}")
-    if wrong:
-        install = " ".join(f"{package}=={version}" for package, version in PINS.items())
-        raise ToolchainError(
-            f"wrong versions of pinned packages: {', '.join(wrong)}; other combinations crash while tuning; "
-            f"run 'pip install {install}'"
-        )
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of edgetune, tvm, tvm-ffi and llvm, without importing TVM.
-
-    A package that is not installed has the version ``none``.
-    """
-    tvm = _version("apache-tvm")
-    return {
-        "edgetune": _version("edgetune") or "none",
-        "tvm": tvm or "none",
-        "tvm-ffi": _version("apache-tvm-ffi") or "none",
-        "llvm": _llvm_version(tvm),
-    }
-
-
-def _llvm_version(tvm: str | None) -> str:
-    if "tvm" in sys.modules:
-        from tvm.target import codegen
-
-        return str(codegen.llvm_version_major())
-    return _LLVM_OF_TVM.get(tvm or "", "none" if tvm is None else "unknown")
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def _known_architecture(mtriple: str) -> str:
@@ -315,7 +262,7 @@ def _stub(linker: Linker, arch: str, soname: str) -> bytes:
         source.write_bytes(_empty_object(arch))
         stub = Path(folder, soname)
         command = [*_base_command(linker, arch), *linker.options("-soname", soname), str(source)]
-        _run([*command, "-o", str(stub)], stub)
+        run_tool([*command, "-o", str(stub)], "linking", stub, _CHECK_OBJECTS)
         return stub.read_bytes()
 
 
@@ -342,7 +289,26 @@ def _empty_object(arch: str) -> bytes:
     )
 
 
-def _run(command: Sequence[str], output: Path) -> None:
+def run_tool(
+    command: Sequence[str],
+    doing: str,
+    output: Path,
+    advice: str,
+    environment: Mapping[str, str] | None = None,
+) -> None:
+    """Run a linker, a compiler or the like.
+
+    Args:
+        command: the program and its arguments.
+        doing: what it does, as ``linking``. output: the file that it makes.
+        advice: what to do where the tool refuses its input.
+        environment: of the process; this one's by default.
+
+    Raises:
+        ToolchainError: it cannot be started, failed, or did not end in time.
+        OutputError: the disk is full.
+    """
+    what = f"{doing} {output.name}"
     try:
         done = subprocess.run(
             command,
@@ -350,18 +316,17 @@ def _run(command: Sequence[str], output: Path) -> None:
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=_LINK_TIMEOUT_S,
+            timeout=_TIMEOUT_S,
+            env=environment,
             check=False,
         )
     except subprocess.TimeoutExpired as error:
         raise ToolchainError(
-            f"linking {output.name} did not end within {_LINK_TIMEOUT_S} s; "
-            "try again when the machine is less busy"
+            f"{what} did not end within {_TIMEOUT_S} s; try again when the machine is less busy"
         ) from error
     except OSError as error:
         raise ToolchainError(
-            f"cannot start the linker {command[0]}: {error.strerror}; "
-            "run 'pip install --force-reinstall ziglang'"
+            f"cannot start {command[0]}: {error.strerror}; run 'pip install --force-reinstall ziglang'"
         ) from error
     if done.returncode == 0:
         return
@@ -369,10 +334,7 @@ def _run(command: Sequence[str], output: Path) -> None:
     if "No space left on device" in message or done.returncode == -7:  # SIGBUS: mmap, full disk
         raise _cannot_write(output, "No space left on device")
     first = "; ".join(message.splitlines()[:5]) or f"exit status {done.returncode}"
-    raise ToolchainError(
-        f"linking {output.name} with {Path(command[0]).name} failed: {first}; "
-        "check that the objects are whole and compiled for the target's architecture"
-    )
+    raise ToolchainError(f"{what} with {Path(command[0]).name} failed: {first}; {advice}")
 
 
 def _cannot_write(output: Path, reason: str) -> OutputError:

@@ -34,7 +34,7 @@ LAYERS = [
     {"logs", "devices"},
     {"toolchain"},
     {"targets"},
-    {"config", "results", "cpu", "machine", "metaschedule"},
+    {"config", "results", "cpu", "machine", "metaschedule", "versions", "atomic"},
     {"resources"},
     {"records"},
     {"narrow", "sizes", "dtypes"},
@@ -152,7 +152,7 @@ def test_every_module_imports_without_its_heavy_dependencies() -> None:
         "edgetune." + ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
         for path in MODULES
         if part_of(path)
-        in {"cli", "api", "watcher", "config", "results", "targets", "toolchain", "resources"}
+        in {"cli", "api", "watcher", "config", "results", "targets", "toolchain", "versions", "resources"}
         and path.name != "__init__.py"
     ]
     blocked = sorted(HEAVY - {"numpy", "rich"})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import importlib.metadata
 import os
 import shutil
 import struct
@@ -246,32 +245,6 @@ def test_no_linker_at_all(tmp_path):
     )
     assert "no linker for x86_64 was found" in done.stderr
     assert "pip install ziglang" in done.stderr
-
-
-def test_the_pins_hold_here_and_are_those_of_pyproject():
-    toolchain.check_pins()
-    wanted = {f"{package}=={version}" for package, version in toolchain.PINS.items()}
-    assert wanted <= set(importlib.metadata.requires("edgetune") or ())
-
-
-def test_a_wrong_pin_says_how_to_mend_it(monkeypatch):
-    monkeypatch.setitem(toolchain.PINS, "apache-tvm-ffi", "0.1.99")
-    with pytest.raises(ToolchainError, match=r"pip install apache-tvm==.* apache-tvm-ffi==0\.1\.99"):
-        toolchain.check_pins()
-
-
-def test_versions_are_those_of_tvm_itself():
-    code = (
-        "import sys; from edgetune.toolchain import versions; print(versions()['llvm'], 'tvm' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    from tvm.target import codegen
-
-    assert done.stdout.split() == [str(codegen.llvm_version_major()), "False"]
-    versions = toolchain.versions()
-    assert versions["llvm"] == str(codegen.llvm_version_major())
-    assert versions["tvm"] == importlib.metadata.version("apache-tvm")
-    assert set(versions) == {"edgetune", "tvm", "tvm-ffi", "llvm"}
 
 
 def test_libm_is_found_by_name_when_loaded(tmp_path):

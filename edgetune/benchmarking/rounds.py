@@ -78,17 +78,13 @@ def benchmark(
         if number is not None and number < 1:
             raise UsageError(f"{name}={number} is too few; give 1 or more")
     opened = open_bundle(bundle)
+    chosen = choose_inputs(opened, inputs, shapes=shapes)
     if device is not None and is_remote(device):
-        return benchmark_on_device(
-            opened, choose_inputs(opened, inputs), device, threads, rounds, runs, progress
-        )
+        return benchmark_on_device(opened, chosen, device, threads, rounds, runs, progress)
     check_loadable(opened)
     count = min(threads or opened.manifest.threads, len(usable_cpus()))
     names = ["edgetune"] if against is None else ["edgetune", against]
-    with (
-        side_files(opened, model, choose_inputs(opened, inputs, shapes=shapes)) as files,
-        contextlib.ExitStack() as stack,
-    ):
+    with side_files(opened, model, chosen) as files, contextlib.ExitStack() as stack:
         sides = [stack.enter_context(SideProcess(files.spec(name, count))) for name in names]
         times_ms, fixed_ms = _take_turns(sides, count, rounds, runs, progress)
         results = [

@@ -5,7 +5,6 @@ A bundle is a directory, or one ``.tar`` of it (docs/bundle.md describes the for
 * ``manifest.py``  what ``manifest.json`` says, and its validation
 * ``assemble.py``  compiled model + model + target -> bundle, written atomically
 * ``storage.py``   the files of a bundle, in a directory or in a ``.tar``
-* ``atomic.py``    a finished path takes the place of an older one
 * ``arrays.py``    arrays by name in ``.npz`` files
 * ``inputs.py``    given, recorded or random inputs, checked
 * ``serving.py``   which program serves given shapes; padding and cropping

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from edgetune.atomic import publish, staging, writing
 from edgetune.bundle import manifest as m
 from edgetune.bundle.arrays import write_npz
-from edgetune.bundle.atomic import publish, staging, writing
 from edgetune.bundle.storage import is_bundle, write_tar
 from edgetune.errors import MismatchError, OutputError
 from edgetune.records import Choice, CompareResult, CompiledModel, PreparedModel, Program, Source
@@ -166,7 +166,7 @@ def _describe(
     choices: Sequence[Choice],
     weights: tuple[m.Weight, ...],
 ) -> m.Manifest:
-    from edgetune.toolchain import versions
+    from edgetune.versions import versions
 
     return m.Manifest(
         schema_version=m.SCHEMA_VERSION if compiled.programs or compiled.standalone else 1,

@@ -7,14 +7,13 @@ memory straight from the archive.
 from __future__ import annotations
 
 import hashlib
-import io
 import tarfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgetune.bundle.manifest import MANIFEST
+from edgetune.bundle.manifest import FORMAT, MANIFEST
 from edgetune.errors import BundleError
 
 _CHUNK_BYTES = 1 << 20
@@ -129,4 +128,4 @@ def is_bundle(path: Path) -> bool:
         manifest = open_storage(path).files[MANIFEST].read()
     except (BundleError, OSError):
         return False
-    return b'"edgetune-bundle"' in io.BytesIO(manifest).getvalue()
+    return f'"{FORMAT}"'.encode() in manifest

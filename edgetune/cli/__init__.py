@@ -5,9 +5,10 @@ How a command is written:
 * ``cli/NAME.py`` holds ``app = typer.Typer(...)`` with one command, or with several for a group
   such as ``targets list``; its line in :data:`COMMANDS` is all that ``edgetune --help`` reads,
   so that no module is imported before it is asked for.
-* Options that several commands share come from ``cli/options.py`` and are parsed there.
-* ``with Output(json=..., verbose=..., quiet=...) as out`` (``cli/output.py``) prints: results with
+* ``@command(app)`` (``cli/command.py``) stands above its function, and adds ``--json``, ``-v`` and ``-q``.
+* The function's first parameter is an ``Output`` (``cli/output.py``), which prints: results with
   ``out.result(payload, human=...)``, notes and progress with ``out.note(...)``.
+* Options that several commands share come from ``cli/options.py`` and are parsed there.
 * Problems are raised as :class:`edgetune.errors.EdgetuneError`; ``cli/main.py`` prints them and
   picks the exit code. ``raise typer.Exit(code)`` only after a result has been printed.
 * Imports of stages stand inside the command's function: help must not wait for them.

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from edgetune.cli import options
+from edgetune.cli.command import command
+from edgetune.cli.options import option
 from edgetune.cli.output import Output
 
 if TYPE_CHECKING:
@@ -20,8 +22,9 @@ app = typer.Typer(rich_markup_mode=None)
 _NOTABLE_DRIFT = 0.1
 
 
-@app.command()
+@command(app)
 def benchmark(
+    out: Output,
     bundle: options.BundleArgument,
     against: Annotated[
         str,
@@ -35,13 +38,7 @@ def benchmark(
     threads: options.RunThreadsOption = None,
     model: Annotated[
         Path | None,
-        typer.Option(
-            "--model",
-            "-m",
-            metavar="MODEL",
-            help="The ONNX file for the other side.  [default: the one in the bundle]",
-            show_default=False,
-        ),
+        option("--model -m", "MODEL", "The ONNX file for the other side.  [default: the one in the bundle]"),
     ] = None,
     shape: options.RunShapeOption = None,
     rounds: Annotated[
@@ -49,18 +46,9 @@ def benchmark(
     ] = 5,
     runs: Annotated[
         int | None,
-        typer.Option(
-            "--runs",
-            min=1,
-            metavar="N",
-            help="Timed runs of each side in a round.  [default: half a second's worth]",
-            show_default=False,
-        ),
+        option("--runs", "N", "Timed runs of each side in a round.  [default: half a second's worth]", min=1),
     ] = None,
     device: options.DeviceOption = None,
-    json: options.JsonOption = False,
-    verbose: options.VerboseOption = 0,
-    quiet: options.QuietOption = False,
 ) -> None:
     """Time a bundle, and ONNX Runtime beside it.
 
@@ -68,33 +56,32 @@ def benchmark(
     and one starts only when the other's threads are at rest. Times are of single runs, from arrays to
     arrays. Speedup is the other side's median divided by the bundle's: above 1, the bundle is faster.
     """
-    with Output(json=json, verbose=verbose, quiet=quiet) as out:
-        from edgetune.benchmarking.rounds import benchmark as stage
-        from edgetune.config import load_settings
+    from edgetune.benchmarking.rounds import benchmark as stage
+    from edgetune.config import load_settings
 
-        settings = load_settings({"device": device, "threads": threads}).settings
-        result = stage(
-            bundle,
-            None if against == "none" else against,
-            settings.threads,
-            settings.device,
-            model=model,
-            shapes=options.parse_fixed_shapes(shape),
-            rounds=rounds,
-            runs=runs,
-            progress=lambda done, total: out.detail(f"round {done} of {total}"),
+    settings = load_settings({"device": device, "threads": threads}).settings
+    result = stage(
+        bundle,
+        None if against == "none" else against,
+        settings.threads,
+        settings.device,
+        model=model,
+        shapes=options.parse_fixed_shapes(shape),
+        rounds=rounds,
+        runs=runs,
+        progress=lambda done, total: out.detail(f"round {done} of {total}"),
+    )
+    if against != "none" and result.other is None:
+        out.note(
+            f"note: the bundle ran alone: {against} does not run on device '{settings.device}', and what runs "
+            "here cannot be compared with it"
         )
-        if against != "none" and result.other is None:
-            out.note(
-                f"note: the bundle ran alone: {against} does not run on device '{settings.device}', and what runs "
-                "here cannot be compared with it"
-            )
-        if result.drift > _NOTABLE_DRIFT:
-            out.note(
-                f"note: the machine's own speed changed by {result.drift:.0%} between rounds; stop other "
-                "programs and repeat for numbers to rely on"
-            )
-        out.result(result.to_json(), lambda console: _print(console, result))
+    if result.drift > _NOTABLE_DRIFT:
+        out.note(
+            f"note: the machine's own speed changed by {result.drift:.0%} between rounds; stop other "
+            "programs and repeat for numbers to rely on"
+        )
+    out.result(result.to_json(), lambda console: _print(console, result))
 
 
 def _print(console: Console, result: BenchmarkResult) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from edgetune.cli import options
+from edgetune.cli.command import command
 from edgetune.cli.output import Output
 
 if TYPE_CHECKING:
@@ -17,17 +18,15 @@ if TYPE_CHECKING:
 app = typer.Typer(rich_markup_mode=None)
 
 
-@app.command()
+@command(app)
 def check(
+    out: Output,
     model: options.ModelArgument,
     shape: options.ShapeOption = None,
     freeze: options.FreezeOption = None,
     cut: options.CutOption = None,
     save_rest: options.SaveRestOption = None,
     target: options.TargetOption = None,
-    json: options.JsonOption = False,
-    verbose: options.VerboseOption = 0,
-    quiet: options.QuietOption = False,
 ) -> None:
     """Say whether a model can be compiled, and why not.
 
@@ -35,20 +34,19 @@ def check(
     its reason, parameters, floating-point operations and the number of tuning tasks. Takes seconds
     and spends no trials. Exit code 1 when the model cannot be compiled.
     """
-    with Output(json=json, verbose=verbose, quiet=quiet) as out:
-        from edgetune.api import check as stage
-        from edgetune.config import load_settings
+    from edgetune.api import check as stage
+    from edgetune.config import load_settings
 
-        settings = load_settings({"target": target}).settings
-        result = stage(
-            model,
-            options.parse_shapes(shape),
-            options.parse_freeze(freeze),
-            target=settings.target,
-            cut=cut or (),
-            save_rest=save_rest,
-        )
-        out.result(result.to_json(), lambda console: _print(console, result))
+    settings = load_settings({"target": target}).settings
+    result = stage(
+        model,
+        options.parse_shapes(shape),
+        options.parse_freeze(freeze),
+        target=settings.target,
+        cut=cut or (),
+        save_rest=save_rest,
+    )
+    out.result(result.to_json(), lambda console: _print(console, result))
     if not result.supported:
         raise typer.Exit(1)
 

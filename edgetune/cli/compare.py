@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from edgetune.cli import options
+from edgetune.cli.command import command
+from edgetune.cli.options import option
 from edgetune.cli.output import Output
 
 if TYPE_CHECKING:
@@ -19,35 +21,29 @@ if TYPE_CHECKING:
 app = typer.Typer(rich_markup_mode=None)
 
 
-@app.command()
+@command(app)
 def compare(
+    out: Output,
     bundle: options.BundleArgument,
     model: Annotated[
         Path | None,
-        typer.Option(
-            "--model",
-            "-m",
-            metavar="MODEL",
-            help="Run ONNX Runtime on this ONNX file.  [default: its outputs recorded in the bundle]",
-            show_default=False,
+        option(
+            "--model -m",
+            "MODEL",
+            "Run ONNX Runtime on this ONNX file.  [default: its outputs recorded in the bundle]",
         ),
     ] = None,
     rtol: options.RtolOption = None,
     atol: options.AtolOption = None,
     inputs: Annotated[
         Path | None,
-        typer.Option(
-            "--inputs",
-            "-i",
-            metavar="FILE.npz",
-            help="Inputs by name; ONNX Runtime is run on them too.  [default: those recorded in the bundle]",
-            show_default=False,
+        option(
+            "--inputs -i",
+            "FILE.npz",
+            "Inputs by name; ONNX Runtime is run on them too.  [default: those recorded in the bundle]",
         ),
     ] = None,
     device: options.DeviceOption = None,
-    json: options.JsonOption = False,
-    verbose: options.VerboseOption = 0,
-    quiet: options.QuietOption = False,
 ) -> None:
     """Compare a bundle's outputs with ONNX Runtime's.
 
@@ -55,18 +51,17 @@ def compare(
     tolerances that would pass are printed for each output. A bundle of several sizes is compared at each
     of them, and at one in between where it pads. Exit code 3 when a value fails.
     """
-    with Output(json=json, verbose=verbose, quiet=quiet) as out:
-        from edgetune.api import compare as stage
-        from edgetune.config import load_settings
+    from edgetune.api import compare as stage
+    from edgetune.config import load_settings
 
-        settings = load_settings({"device": device}).settings
-        result = stage(bundle, model, rtol, atol, inputs, settings.device)
-        for note in result.notes:
-            out.note(f"note: {note}")
-        out.result(result.to_json(), lambda console: _print(console, result))
-        failure = result.first_failure
-        if failure is not None:
-            out.stderr.print(f"error: {failure.describe()}", markup=False)
+    settings = load_settings({"device": device}).settings
+    result = stage(bundle, model, rtol, atol, inputs, settings.device)
+    for note in result.notes:
+        out.note(f"note: {note}")
+    out.result(result.to_json(), lambda console: _print(console, result))
+    failure = result.first_failure
+    if failure is not None:
+        out.stderr.print(f"error: {failure.describe()}", markup=False)
     if not result.passed:
         raise typer.Exit(3)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from edgetune.cli import options
+from edgetune.cli.command import command
 from edgetune.cli.output import Output
 
 if TYPE_CHECKING:
@@ -17,8 +18,9 @@ if TYPE_CHECKING:
 app = typer.Typer(rich_markup_mode=None)
 
 
-@app.command()
+@command(app)
 def compile(
+    out_: Output,
     model: options.ModelArgument,
     target: options.TargetOption = None,
     out: options.OutOption = None,
@@ -34,9 +36,6 @@ def compile(
     lean: options.LeanOption = False,
     standalone: options.StandaloneOption = False,
     weights: options.WeightsOption = "file",
-    json: options.JsonOption = False,
-    verbose: options.VerboseOption = 0,
-    quiet: options.QuietOption = False,
 ) -> None:
     """Compile a model from the tuning logs alone: no device, no trials.
 
@@ -45,32 +44,31 @@ def compile(
     verified where this machine can run it: exit code 3, and no bundle, when outputs differ from ONNX
     Runtime's.
     """
-    with Output(json=json, verbose=verbose, quiet=quiet) as out_:
-        from edgetune.api import compile as stage
-        from edgetune.cli.progress import TuningProgress
-        from edgetune.config import load_settings
+    from edgetune.api import compile as stage
+    from edgetune.cli.progress import TuningProgress
+    from edgetune.config import load_settings
 
-        settings = load_settings({"target": target, "logs": logs, "threads": threads, "out": out}).settings
-        with TuningProgress(out_) as progress:
-            result = stage(
-                model,
-                settings.target,
-                options.parse_shapes(shape),
-                options.parse_freeze(freeze),
-                settings.out,
-                settings.logs,
-                threads=settings.threads,
-                rtol=rtol,
-                atol=atol,
-                archive=archive,
-                lean=lean,
-                cut=cut or (),
-                save_rest=save_rest,
-                standalone=standalone,
-                weights=weights,
-                watcher=progress,
-            )
-        out_.result(result.to_json(), lambda console: _print(console, result))
+    settings = load_settings({"target": target, "logs": logs, "threads": threads, "out": out}).settings
+    with TuningProgress(out_) as progress:
+        result = stage(
+            model,
+            settings.target,
+            options.parse_shapes(shape),
+            options.parse_freeze(freeze),
+            settings.out,
+            settings.logs,
+            threads=settings.threads,
+            rtol=rtol,
+            atol=atol,
+            archive=archive,
+            lean=lean,
+            cut=cut or (),
+            save_rest=save_rest,
+            standalone=standalone,
+            weights=weights,
+            watcher=progress,
+        )
+    out_.result(result.to_json(), lambda console: _print(console, result))
 
 
 def _print(console: Console, result: CompileResult) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from edgetune.cli import options
+from edgetune.cli.command import command
 from edgetune.cli.output import Output
 
 if TYPE_CHECKING:
@@ -25,31 +25,26 @@ def config() -> None:
     """
 
 
-@app.command()
-def show(
-    json: options.JsonOption = False,
-    verbose: options.VerboseOption = 0,
-    quiet: options.QuietOption = False,
-) -> None:
+@command(app)
+def show(out: Output) -> None:
     """Print each setting, its value and the place it came from."""
     from edgetune.config import FILE_NAME, load_settings, user_config_path
 
-    with Output(json=json, verbose=verbose, quiet=quiet) as out:
-        layered = load_settings()
-        values = layered.settings.model_dump(mode="json")
+    layered = load_settings()
+    values = layered.settings.model_dump(mode="json")
 
-        def table(console: Console) -> None:
-            from rich.table import Table
+    def table(console: Console) -> None:
+        from rich.table import Table
 
-            rows = Table("setting", "value", "from", box=None)
-            for name, value in values.items():
-                rows.add_row(name, "-" if value is None else str(value), layered.sources[name])
-            console.print(rows)
+        rows = Table("setting", "value", "from", box=None)
+        for name, value in values.items():
+            rows.add_row(name, "-" if value is None else str(value), layered.sources[name])
+        console.print(rows)
 
-        payload = {
-            "settings": {
-                name: {"value": value, "source": layered.sources[name]} for name, value in values.items()
-            },
-            "files": [FILE_NAME, str(user_config_path())],
-        }
-        out.result(payload, table)
+    payload = {
+        "settings": {
+            name: {"value": value, "source": layered.sources[name]} for name, value in values.items()
+        },
+        "files": [FILE_NAME, str(user_config_path())],
+    }
+    out.result(payload, table)

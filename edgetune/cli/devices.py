@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edgetune.cli import options
-from edgetune.cli.output import Output
+from edgetune.cli.command import command
+from edgetune.cli.options import argument, option
+from edgetune.cli.output import Output, byte_size
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
 
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The device's name.", show_default=False)]
+NameArgument = Annotated[str, argument("NAME", "The device's name.")]
 
 
 @app.callback()
@@ -28,50 +29,28 @@ def devices() -> None:
     """
 
 
-@app.command()
+@command(app)
 def add(
+    out: Output,
     name: NameArgument,
-    url: Annotated[
-        str,
-        typer.Argument(metavar="URL", help="ssh://user@host[:port] or adb://SERIAL.", show_default=False),
-    ],
-    jump: Annotated[
-        str | None,
-        typer.Option(
-            "--jump", "-J", metavar="HOSTS", help="Machines to go through, as of ssh -J.", show_default=False
-        ),
-    ] = None,
+    url: Annotated[str, argument("URL", "ssh://user@host[:port] or adb://SERIAL.")],
+    jump: Annotated[str | None, option("--jump -J", "HOSTS", "Machines to go through, as of ssh -J.")] = None,
     identity: Annotated[
         Path | None,
-        typer.Option(
-            "--identity",
-            "-i",
-            metavar="FILE",
-            help="A private key.  [default: the agent's and those in ~/.ssh]",
-            show_default=False,
-        ),
+        option("--identity -i", "FILE", "A private key.  [default: the agent's and those in ~/.ssh]"),
     ] = None,
     known_hosts: Annotated[
         Path | None,
-        typer.Option(
-            "--known-hosts",
-            metavar="FILE",
-            help="The known host keys.  [default: ~/.ssh/known_hosts]",
-            show_default=False,
-        ),
+        option("--known-hosts", "FILE", "The known host keys.  [default: ~/.ssh/known_hosts]"),
     ] = None,
     host_key: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--host-key",
-            metavar="SHA256:...",
-            help="Accept an unknown host key with this fingerprint, which you have compared on the device.",
-            show_default=False,
+            "SHA256:...",
+            "Accept an unknown host key with this fingerprint, which you have compared on the device.",
         ),
     ] = None,
-    json: options.JsonOption = False,
-    verbose: options.VerboseOption = 0,
-    quiet: options.QuietOption = False,
 ) -> None:
     """Add a device: connect, see what it is, and put the runner onto it.
 
@@ -79,109 +58,92 @@ def add(
     stored. The runner is one folder below the user's cache folder on the device; 'devices remove'
     takes it away. For a device of another architecture, pip fetches TVM's wheel for it once.
     """
-    with Output(json=json, verbose=verbose, quiet=quiet) as out:
-        from edgetune.devices.address import parse_address
-        from edgetune.devices.inventory import ask_user
-        from edgetune.devices.manage import add_device
+    from edgetune.devices.address import parse_address
+    from edgetune.devices.inventory import ask_user
+    from edgetune.devices.manage import add_device
 
-        address = parse_address(url, jump, identity, known_hosts)
-        out.note(f"connecting to {address}, and putting the runner onto it unless it is there")
-        found = add_device(name, address, ask_user(), host_key)
-        for note in found.notes:
-            out.note(f"note: {note}")
-        payload = {"name": name, "url": str(address), **_fields(found)}
-        out.result(payload, f"added {name}: {found.summary()}; use it with --device {name}")
+    address = parse_address(url, jump, identity, known_hosts)
+    out.note(f"connecting to {address}, and putting the runner onto it unless it is there")
+    found = add_device(name, address, ask_user(), host_key)
+    for note in found.notes:
+        out.note(f"note: {note}")
+    payload = {"name": name, "url": str(address), **_fields(found)}
+    out.result(payload, f"added {name}: {found.summary()}; use it with --device {name}")
 
 
-@app.command("list")
-def list_(
-    json: options.JsonOption = False,
-    verbose: options.VerboseOption = 0,
-    quiet: options.QuietOption = False,
-) -> None:
+@command(app, "list")
+def list_(out: Output) -> None:
     """List the devices."""
-    with Output(json=json, verbose=verbose, quiet=quiet) as out:
-        from edgetune.devices.registry import load_registry
+    from edgetune.devices.registry import load_registry
 
-        entries = load_registry().devices
-        rows = [{"name": "local", "url": "", "arch": "", "description": "this machine"}]
-        for name, entry in entries.items():
-            url = str(entry.address)
-            rows.append({"name": name, "url": url, "arch": entry.arch, "description": entry.description})
+    entries = load_registry().devices
+    rows = [{"name": "local", "url": "", "arch": "", "description": "this machine"}]
+    for name, entry in entries.items():
+        url = str(entry.address)
+        rows.append({"name": name, "url": url, "arch": entry.arch, "description": entry.description})
 
-        def table(console: Console) -> None:
-            from rich.table import Table
+    def table(console: Console) -> None:
+        from rich.table import Table
 
-            shown = Table("name", "url", "description", box=None)
-            for row in rows:
-                shown.add_row(row["name"], row["url"], row["description"])
-            console.print(shown)
+        shown = Table("name", "url", "description", box=None)
+        for row in rows:
+            shown.add_row(row["name"], row["url"], row["description"])
+        console.print(shown)
 
-        out.result({"devices": rows}, table)
+    out.result({"devices": rows}, table)
 
 
-@app.command()
+@command(app)
 def remove(
+    out: Output,
     name: NameArgument,
     offline: Annotated[
-        bool,
-        typer.Option("--offline", help="Forget it without connecting: its files stay where they are."),
+        bool, typer.Option("--offline", help="Forget it without connecting: its files stay where they are.")
     ] = False,
-    json: options.JsonOption = False,
-    verbose: options.VerboseOption = 0,
-    quiet: options.QuietOption = False,
 ) -> None:
     """Remove a device, and everything that edgetune has put onto it."""
-    with Output(json=json, verbose=verbose, quiet=quiet) as out:
-        from edgetune.devices.inventory import ask_user
-        from edgetune.devices.manage import remove_device
+    from edgetune.devices.inventory import ask_user
+    from edgetune.devices.manage import remove_device
 
-        remove_device(name, ask_user(), offline)
-        out.result({"removed": name}, f"removed {name}")
+    remove_device(name, ask_user(), offline)
+    out.result({"removed": name}, f"removed {name}")
 
 
-@app.command()
+@command(app)
 def probe(
+    out: Output,
     name: NameArgument,
-    json: options.JsonOption = False,
-    verbose: options.VerboseOption = 0,
-    quiet: options.QuietOption = False,
 ) -> None:
     """Show what a device is: CPU, features, cores, caches, memory, clocks, temperature.
 
     'edgetune targets detect --device NAME' writes it as a target file.
     """
-    with Output(json=json, verbose=verbose, quiet=quiet) as out:
-        from edgetune.devices.inventory import ask_user
-        from edgetune.devices.manage import probe_device
+    from edgetune.devices.inventory import open_device
 
-        found = probe_device(name, ask_user())
-        out.result({"name": name, **_fields(found)}, lambda console: _print(console, found))
+    found = open_device(name, threads=1).probe()
+    out.result({"name": name, **_fields(found)}, lambda console: _print(console, found))
 
 
-@app.command()
+@command(app)
 def doctor(
+    out: Output,
     name: NameArgument,
-    json: options.JsonOption = False,
-    verbose: options.VerboseOption = 0,
-    quiet: options.QuietOption = False,
 ) -> None:
     """Test every hop to a device and back: name, route, login, runner, tracker, data, a kernel.
 
     Stops at the first that fails, says how to mend it, and ends with exit code 4.
     """
-    with Output(json=json, verbose=verbose, quiet=quiet) as out:
-        from edgetune.doctor import examine
+    from edgetune.doctor import examine
 
-        checks = []
-        for check in examine(name):
-            checks.append(check)
-            out.note(
-                f"{'ok    ' if check.passed else 'FAILED'} {check.name} ({check.seconds:.1f} s): {check.detail}"
-            )
-        healthy = all(check.passed for check in checks)
-        payload = {"name": name, "healthy": healthy, "checks": [check.to_json() for check in checks]}
-        out.result(payload, f"{name} works" if healthy else f"{name} does not work: {checks[-1].detail}")
+    checks = []
+    for check in examine(name):
+        checks.append(check)
+        out.note(
+            f"{'ok    ' if check.passed else 'FAILED'} {check.name} ({check.seconds:.1f} s): {check.detail}"
+        )
+    healthy = all(check.passed for check in checks)
+    payload = {"name": name, "healthy": healthy, "checks": [check.to_json() for check in checks]}
+    out.result(payload, f"{name} works" if healthy else f"{name} does not work: {checks[-1].detail}")
     if not healthy:
         raise typer.Exit(4)
 
@@ -225,7 +187,4 @@ def _clock(khz: int) -> str:
 
 
 def _size(size: int) -> str:
-    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if size >= scale:
-            return f"{size / scale:.3g} {unit}"
-    return "?" if size == 0 else f"{size} B"
+    return byte_size(size) if size else "?"

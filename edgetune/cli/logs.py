@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edgetune.cli import options
+from edgetune.cli.command import command
+from edgetune.cli.options import argument, option
 from edgetune.cli.output import Output
 from edgetune.errors import LogsError, UsageError
 
@@ -23,22 +25,14 @@ app = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
 
 OnlyTarget = Annotated[
     str | None,
-    typer.Option(
-        "--target",
-        "-t",
-        metavar="TARGET",
-        help="Only records for this target: 'local', a name, a TOML file, or a fingerprint.",
-        show_default=False,
+    option(
+        "--target -t",
+        "TARGET",
+        "Only records for this target: 'local', a name, a TOML file, or a fingerprint.",
     ),
 ]
-OnlyDevice = Annotated[
-    str | None,
-    typer.Option("--device", "-d", metavar="NAME", help="Only records of this device.", show_default=False),
-]
-OnlyWorkload = Annotated[
-    str | None,
-    typer.Option("--workload", metavar="HASH", help="Only records of this workload.", show_default=False),
-]
+OnlyDevice = Annotated[str | None, option("--device -d", "NAME", "Only records of this device.")]
+OnlyWorkload = Annotated[str | None, option("--workload", "HASH", "Only records of this workload.")]
 
 
 @app.callback()
@@ -46,19 +40,17 @@ def logs() -> None:
     """Inspect, move and clean the tuning logs, where every measured candidate is kept."""
 
 
-@app.command("list")
+@command(app, "list")
 def list_(
+    out: Output,
     target: OnlyTarget = None,
     device: OnlyDevice = None,
     logs: options.LogsOption = None,
-    json: options.JsonOption = False,
-    verbose: options.VerboseOption = 0,
-    quiet: options.QuietOption = False,
 ) -> None:
     """List the workloads with their number of records and their best time, target by target."""
     from edgetune.logs import Selection, workload_stats
 
-    with Output(json=json, verbose=verbose, quiet=quiet) as out, _open(logs, read_only=True) as opened:
+    with _open(logs, read_only=True) as opened:
         found = workload_stats(opened, Selection(target=_fingerprint(target), device=device))
 
         def table(console: Console) -> None:
@@ -88,20 +80,18 @@ def list_(
         out.result({"logs": opened.location, "workloads": workloads}, table)
 
 
-@app.command()
+@command(app)
 def stats(
+    out: Output,
     target: OnlyTarget = None,
     logs: options.LogsOption = None,
-    json: options.JsonOption = False,
-    verbose: options.VerboseOption = 0,
-    quiet: options.QuietOption = False,
 ) -> None:
     """Count workloads, records and failures by kind, target by target."""
     from dataclasses import asdict
 
     from edgetune.logs import target_stats
 
-    with Output(json=json, verbose=verbose, quiet=quiet) as out, _open(logs, read_only=True) as opened:
+    with _open(logs, read_only=True) as opened:
         found = target_stats(opened, _fingerprint(target))
 
         def table(console: Console) -> None:
@@ -130,34 +120,26 @@ def stats(
         out.result(payload, table)
 
 
-@app.command()
+@command(app)
 def export(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The JSON lines file to write.")],
+    out: Output,
+    file: Annotated[Path, argument("FILE", "The JSON lines file to write.")],
     target: OnlyTarget = None,
     workload: OnlyWorkload = None,
     device: OnlyDevice = None,
     best: Annotated[
         int | None,
-        typer.Option(
-            "--best",
-            min=1,
-            metavar="N",
-            help="Only the N fastest of each workload, target and device; no failures.",
-            show_default=False,
-        ),
+        option("--best", "N", "Only the N fastest of each workload, target and device; no failures.", min=1),
     ] = None,
     failures: Annotated[
         bool, typer.Option("--failures/--no-failures", help="Whether to write failed candidates too.")
     ] = True,
     logs: options.LogsOption = None,
-    json: options.JsonOption = False,
-    verbose: options.VerboseOption = 0,
-    quiet: options.QuietOption = False,
 ) -> None:
     """Write records to a file of JSON lines, for 'logs import' elsewhere."""
     from edgetune.logs import Selection, export_file
 
-    with Output(json=json, verbose=verbose, quiet=quiet) as out, _open(logs, read_only=True) as opened:
+    with _open(logs, read_only=True) as opened:
         chosen = Selection(
             target=_fingerprint(target),
             workload=workload,
@@ -170,24 +152,19 @@ def export(
         out.result(payload, f"{count} records written to {file}")
 
 
-@app.command("import")
+@command(app, "import")
 def import_(
+    out: Output,
     source: Annotated[
-        Path,
-        typer.Argument(
-            metavar="SOURCE",
-            help="A file of 'logs export', or a folder with MetaSchedule's database.",
-        ),
+        Path, argument("SOURCE", "A file of 'logs export', or a folder with MetaSchedule's database.")
     ],
     target: Annotated[
         list[str] | None,
-        typer.Option(
-            "--target",
-            "-t",
-            metavar="TARGET",
-            help="MetaSchedule only: a target its records may be for; repeatable.  "
+        option(
+            "--target -t",
+            "TARGET",
+            "MetaSchedule only: a target its records may be for; repeatable.  "
             "[default: of local and all shipped targets, the one that a record names without doubt]",
-            show_default=False,
         ),
     ] = None,
     any_target: Annotated[
@@ -201,80 +178,64 @@ def import_(
         typer.Option("--device", "-d", metavar="NAME", help="MetaSchedule only: the device that measured."),
     ] = "metaschedule",
     logs: options.LogsOption = None,
-    json: options.JsonOption = False,
-    verbose: options.VerboseOption = 0,
-    quiet: options.QuietOption = False,
 ) -> None:
     """Import records: all of them, or none where a line is wrong. An incomplete last line is left out."""
     from edgetune.logs import Match, import_file, import_metaschedule, is_metaschedule
 
-    with Output(json=json, verbose=verbose, quiet=quiet) as out:
-        foreign = is_metaschedule(source)
-        if (target or any_target) and not foreign:
-            raise UsageError(
-                f"{source} holds no database of MetaSchedule; records of edgetune's own files name their "
-                "target themselves: leave out --target and --any-target"
-            )
-        if source.is_dir() and not foreign:
-            raise LogsError(f"{source} is a folder without a database of MetaSchedule; check the path")
-        targets = _candidates(target, any_target) if foreign else []
-        match = Match.ANY if any_target else Match.COMPATIBLE if target else Match.EXACT
-        with _open(logs) as opened:
-            if foreign:
-                result = import_metaschedule(opened, source, targets, hash_module, match=match, device=device)
-            else:
-                result = import_file(opened, source)
-            _report(out, opened, str(source), result)
+    foreign = is_metaschedule(source)
+    if (target or any_target) and not foreign:
+        raise UsageError(
+            f"{source} holds no database of MetaSchedule; records of edgetune's own files name their "
+            "target themselves: leave out --target and --any-target"
+        )
+    if source.is_dir() and not foreign:
+        raise LogsError(f"{source} is a folder without a database of MetaSchedule; check the path")
+    targets = _candidates(target, any_target) if foreign else []
+    match = Match.ANY if any_target else Match.COMPATIBLE if target else Match.EXACT
+    with _open(logs) as opened:
+        if foreign:
+            result = import_metaschedule(opened, source, targets, hash_module, match=match, device=device)
+        else:
+            result = import_file(opened, source)
+        _report(out, opened, str(source), result)
 
 
-@app.command()
+@command(app)
 def merge(
-    other: Annotated[
-        str, typer.Argument(metavar="OTHER", help="The logs to take from: a SQLite file or a PostgreSQL URL.")
-    ],
+    out: Output,
+    other: Annotated[str, argument("OTHER", "The logs to take from: a SQLite file or a PostgreSQL URL.")],
     logs: options.LogsOption = None,
-    json: options.JsonOption = False,
-    verbose: options.VerboseOption = 0,
-    quiet: options.QuietOption = False,
 ) -> None:
     """Take all records of other tuning logs into these; the others stay as they are."""
     from edgetune.logs import merge as merge_logs
     from edgetune.logs import open_logs
 
     with (
-        Output(json=json, verbose=verbose, quiet=quiet) as out,
         open_logs(other, read_only=True) as source,
         _open(logs) as opened,
     ):
         _report(out, opened, source.location, merge_logs(opened, source))
 
 
-@app.command()
+@command(app)
 def prune(
+    out: Output,
     keep_best: Annotated[
         int | None,
-        typer.Option(
-            "--keep-best",
-            min=0,
-            metavar="N",
-            help="Delete all but the N fastest of each workload, target and device.",
-            show_default=False,
+        option(
+            "--keep-best", "N", "Delete all but the N fastest of each workload, target and device.", min=0
         ),
     ] = None,
     failures: Annotated[bool, typer.Option("--failures", help="Delete the failed candidates.")] = False,
     older_than: Annotated[
-        str | None,
-        typer.Option(
-            "--older-than", metavar="AGE", help="Delete what is older, as 30d or 12h.", show_default=False
-        ),
+        str | None, option("--older-than", "AGE", "Delete what is older, as 30d or 12h.")
     ] = None,
     measured_with: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             "--measured-with",
-            metavar="NAME=VERSION",
-            help="Delete what was measured with this version, as tvm=0.26.0; repeatable.",
-            show_default=False,
+            "NAME=VERSION",
+            "Delete what was measured with this version, as tvm=0.26.0; repeatable.",
         ),
     ] = None,
     target: OnlyTarget = None,
@@ -282,27 +243,23 @@ def prune(
     device: OnlyDevice = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count what would be deleted.")] = False,
     logs: options.LogsOption = None,
-    json: options.JsonOption = False,
-    verbose: options.VerboseOption = 0,
-    quiet: options.QuietOption = False,
 ) -> None:
     """Delete records: those that any of the first four options names, among those the next three select."""
     from edgetune.logs import PruneRule, Selection
     from edgetune.logs import prune as prune_logs
 
-    with Output(json=json, verbose=verbose, quiet=quiet) as out:
-        rule = PruneRule(
-            keep_best=keep_best,
-            failures=failures,
-            older_than_s=None if older_than is None else parse_age(older_than),
-            versions=_versions(measured_with),
-            within=Selection(target=_fingerprint(target), workload=workload, device=device),
-        )
-        rule.condition()  # refuses an empty rule before the logs are touched
-        with _open(logs, read_only=dry_run) as opened:
-            count = prune_logs(opened, rule, dry_run=dry_run)
-            text = f"{count} records {'would be' if dry_run else ''} deleted".replace("  ", " ")
-            out.result({"logs": opened.location, "pruned": count, "dry_run": dry_run}, text)
+    rule = PruneRule(
+        keep_best=keep_best,
+        failures=failures,
+        older_than_s=None if older_than is None else parse_age(older_than),
+        versions=_versions(measured_with),
+        within=Selection(target=_fingerprint(target), workload=workload, device=device),
+    )
+    rule.condition()  # refuses an empty rule before the logs are touched
+    with _open(logs, read_only=dry_run) as opened:
+        count = prune_logs(opened, rule, dry_run=dry_run)
+        text = f"{count} records {'would be' if dry_run else ''} deleted".replace("  ", " ")
+        out.result({"logs": opened.location, "pruned": count, "dry_run": dry_run}, text)
 
 
 def hash_module(module: str) -> str:

@@ -15,10 +15,8 @@ from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
 from edgetune.cli import COMMANDS, output
+from edgetune.cli.output import INTERRUPTED
 from edgetune.errors import EdgetuneError, OutputError, UsageError, did_you_mean
-
-INTERRUPTED = 130
-"""Exit code after Ctrl-C, as shells have it (128 + SIGINT)."""
 
 
 class _LazyGroup(TyperGroup):
@@ -65,7 +63,7 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from edgetune.toolchain import versions
+        from edgetune.versions import versions
 
         print(" ".join(f"{name} {version}" for name, version in versions().items()))
         raise typer.Exit

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edgetune.cli import options
+from edgetune.cli.command import command
+from edgetune.cli.options import argument, option
 from edgetune.cli.output import Output
 
 if TYPE_CHECKING:
@@ -25,39 +26,30 @@ def models() -> None:
     """
 
 
-@app.command("list")
-def list_(
-    json: options.JsonOption = False,
-    verbose: options.VerboseOption = 0,
-    quiet: options.QuietOption = False,
-) -> None:
+@command(app, "list")
+def list_(out: Output) -> None:
     """List the models with the options of 'edgetune tune' that they need."""
     from edgetune.model import registry
 
-    with Output(json=json, verbose=verbose, quiet=quiet) as out:
-        entries = registry.list_models()
+    entries = registry.list_models()
 
-        def table(console: Console) -> None:
-            from rich.table import Table
+    def table(console: Console) -> None:
+        from rich.table import Table
 
-            rows = Table("name", "what it does", "package", "options", box=None)
-            for entry in entries:
-                package = f"{entry.package} {entry.version}"
-                rows.add_row(entry.name, entry.summary, package, entry.options())
-            console.print(rows)
+        rows = Table("name", "what it does", "package", "options", box=None)
+        for entry in entries:
+            package = f"{entry.package} {entry.version}"
+            rows.add_row(entry.name, entry.summary, package, entry.options())
+        console.print(rows)
 
-        out.result({"models": [entry.model_dump(mode="json") for entry in entries]}, table)
+    out.result({"models": [entry.model_dump(mode="json") for entry in entries]}, table)
 
 
-@app.command()
+@command(app)
 def fetch(
-    name: Annotated[
-        str, typer.Argument(metavar="NAME", help="A name from 'edgetune models list'.", show_default=False)
-    ],
-    out_dir: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", metavar="DIR", help="Copy the file there.", show_default=False),
-    ] = None,
+    out: Output,
+    name: Annotated[str, argument("NAME", "A name from 'edgetune models list'.")],
+    out_dir: Annotated[Path | None, option("--out -o", "DIR", "Copy the file there.")] = None,
     random_weights: Annotated[
         bool,
         typer.Option(
@@ -66,18 +58,14 @@ def fetch(
             "random weights, whose outputs are worth comparing.",
         ),
     ] = False,
-    json: options.JsonOption = False,
-    verbose: options.VerboseOption = 0,
-    quiet: options.QuietOption = False,
 ) -> None:
     """Fetch a model's ONNX file and print its path."""
     from edgetune.model import registry
 
-    with Output(json=json, verbose=verbose, quiet=quiet) as out:
-        path = registry.fetch(name, random_weights=random_weights)
-        if out_dir is not None:
-            path = registry.copy_to(path, out_dir)
-        entry = registry.get(name)
-        if entry.options():
-            out.detail(f"options for edgetune tune: {entry.options()}")
-        out.result({"path": path, **entry.model_dump(mode="json")}, str(path))
+    path = registry.fetch(name, random_weights=random_weights)
+    if out_dir is not None:
+        path = registry.copy_to(path, out_dir)
+    entry = registry.get(name)
+    if entry.options():
+        out.detail(f"options for edgetune tune: {entry.options()}")
+    out.result({"path": path, **entry.model_dump(mode="json")}, str(path))

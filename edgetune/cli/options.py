@@ -13,111 +13,79 @@ import typer
 from edgetune.errors import UsageError
 from edgetune.sizes import parse_sizes
 
-ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="The ONNX file.", show_default=False)]
-BundleArgument = Annotated[
-    Path, typer.Argument(metavar="BUNDLE", help="The bundle's directory or .tar.", show_default=False)
-]
+
+def option(names: str, metavar: str, help: str, **more: Any) -> Any:
+    """An option without a default, or whose default stands in its help: ``--threads -t``, ``N``, what it is."""
+    return typer.Option(*names.split(), metavar=metavar, help=help, show_default=False, **more)
+
+
+def argument(metavar: str, help: str) -> Any:
+    """An argument that must be given."""
+    return typer.Argument(metavar=metavar, help=help, show_default=False)
+
+
+ModelArgument = Annotated[str, argument("MODEL", "The ONNX file.")]
+BundleArgument = Annotated[Path, argument("BUNDLE", "The bundle's directory or .tar.")]
 ShapeOption = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
         "--shape",
-        metavar="NAME:DIMS",
-        help="Shape of an input, as x:1x3x224x224 or x:[1,3,224,224]; repeatable. A dimension that varies "
+        "NAME:DIMS",
+        "Shape of an input, as x:1x3x224x224 or x:[1,3,224,224]; repeatable. A dimension that varies "
         "from call to call: a range as 1..8, or the sizes to build kernels for as 1/4/8.",
-        show_default=False,
     ),
 ]
 RunShapeOption = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
         "--shape",
-        metavar="NAME:DIMS",
-        help="Shape of an input, for a bundle of several sizes; repeatable.  [default: the largest]",
-        show_default=False,
+        "NAME:DIMS",
+        "Shape of an input, for a bundle of several sizes; repeatable.  [default: the largest]",
     ),
 ]
 FreezeOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--freeze",
-        metavar="NAME=VALUE",
-        help="Fixed value of an input that is really a setting, as sr=16000; repeatable.",
-        show_default=False,
+    option(
+        "--freeze", "NAME=VALUE", "Fixed value of an input that is really a setting, as sr=16000; repeatable."
     ),
 ]
 CutOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--cut",
-        metavar="TENSOR",
-        help="Stop at this tensor of the model, in place of its outputs; repeatable.",
-        show_default=False,
-    ),
+    option("--cut", "TENSOR", "Stop at this tensor of the model, in place of its outputs; repeatable."),
 ]
 SaveRestOption = Annotated[
     Path | None,
-    typer.Option(
+    option(
         "--save-rest",
-        metavar="FILE.onnx",
-        help="Write what comes after --cut as an ONNX model, to run on the bundle's outputs.",
-        show_default=False,
+        "FILE.onnx",
+        "Write what comes after --cut as an ONNX model, to run on the bundle's outputs.",
     ),
 ]
 TargetOption = Annotated[
     str | None,
-    typer.Option(
-        "--target",
-        "-t",
-        metavar="TARGET",
-        help="'local', a name from 'edgetune targets list', or a path to a TOML file.  [default: local]",
-        show_default=False,
+    option(
+        "--target -t",
+        "TARGET",
+        "'local', a name from 'edgetune targets list', or a path to a TOML file.  [default: local]",
     ),
 ]
-DeviceOption = Annotated[
-    str | None,
-    typer.Option(
-        "--device", "-d", metavar="NAME", help="The device to use.  [default: local]", show_default=False
-    ),
-]
+DeviceOption = Annotated[str | None, option("--device -d", "NAME", "The device to use.  [default: local]")]
 LogsOption = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--logs",
-        metavar="PATH_OR_URL",
-        help="The tuning logs: a SQLite file or a PostgreSQL URL.  "
-        "[default: a file in the user's data directory]",
-        show_default=False,
+        "PATH_OR_URL",
+        "The tuning logs: a SQLite file or a PostgreSQL URL.  [default: a file in the user's data directory]",
     ),
 ]
 ThreadsOption = Annotated[
-    int | None,
-    typer.Option(
-        "--threads",
-        min=1,
-        metavar="N",
-        help="Threads to compile and run for.  [default: the target's]",
-        show_default=False,
-    ),
+    int | None, option("--threads", "N", "Threads to compile and run for.  [default: the target's]", min=1)
 ]
 RunThreadsOption = Annotated[
-    int | None,
-    typer.Option(
-        "--threads",
-        min=1,
-        metavar="N",
-        help="Threads to run on.  [default: the bundle's]",
-        show_default=False,
-    ),
+    int | None, option("--threads", "N", "Threads to run on.  [default: the bundle's]", min=1)
 ]
 OutOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--out",
-        "-o",
-        metavar="DIR",
-        help="Where to write the bundle.  [default: edgetune-out/MODEL-TARGET]",
-        show_default=False,
-    ),
+    Path | None, option("--out -o", "DIR", "Where to write the bundle.  [default: edgetune-out/MODEL-TARGET]")
 ]
 ArchiveOption = Annotated[bool, typer.Option("--archive", help="Write one .tar in place of a directory.")]
 LeanOption = Annotated[
@@ -140,22 +108,15 @@ WeightsOption = Annotated[
 ]
 RtolOption = Annotated[
     float | None,
-    typer.Option(
-        "--rtol",
-        min=0,
-        metavar="X",
-        help="Allowed relative error.  [default: by dtype, 1e-3 for float32]",
-        show_default=False,
-    ),
+    option("--rtol", "X", "Allowed relative error.  [default: by dtype, 1e-3 for float32]", min=0),
 ]
 AtolOption = Annotated[
     float | None,
-    typer.Option(
+    option(
         "--atol",
+        "X",
+        "Allowed absolute error.  [default: by dtype, 1e-4 of the largest value for float32]",
         min=0,
-        metavar="X",
-        help="Allowed absolute error.  [default: by dtype, 1e-4 of the largest value for float32]",
-        show_default=False,
     ),
 ]
 HostOption = Annotated[

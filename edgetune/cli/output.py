@@ -18,6 +18,9 @@ from typing import TYPE_CHECKING, Any, Self
 if TYPE_CHECKING:
     from rich.console import Console
 
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as shells have it (128 + SIGINT)."""
+
 QUIET, NORMAL, VERBOSE, DEBUG = -1, 0, 1, 2
 _LEVELS = {QUIET: logging.ERROR, NORMAL: logging.WARNING, VERBOSE: logging.INFO, DEBUG: logging.DEBUG}
 
@@ -120,6 +123,14 @@ class Output:
         fd = 1 if self._stdout_fd is None else self._stdout_fd
         while data:
             data = data[os.write(fd, data) :]
+
+
+def byte_size(number: int) -> str:
+    """``3.4 MiB``, to three digits."""
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if number >= size:
+            return f"{number / size:.3g} {unit}"
+    return f"{number} B"
 
 
 def _plain(value: Any) -> Any:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from edgetune.cli import options
-from edgetune.cli.output import Output
+from edgetune.cli.command import command
+from edgetune.cli.output import Output, byte_size
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -17,16 +18,14 @@ if TYPE_CHECKING:
 app = typer.Typer(rich_markup_mode=None)
 
 
-@app.command()
+@command(app)
 def profile(
+    out: Output,
     bundle: options.BundleArgument,
     threads: options.RunThreadsOption = None,
     shape: options.RunShapeOption = None,
     runs: Annotated[int, typer.Option("--runs", min=1, metavar="N", help="Observed runs.")] = 20,
     device: options.DeviceOption = None,
-    json: options.JsonOption = False,
-    verbose: options.VerboseOption = 0,
-    quiet: options.QuietOption = False,
 ) -> None:
     """Show where a bundle spends its time, kernel by kernel.
 
@@ -34,15 +33,14 @@ def profile(
     time this machine could take for its operations and bytes, divided by the measured time. The
     machine's limits are measured first (a matrix product, and copying arrays of several sizes).
     """
-    with Output(json=json, verbose=verbose, quiet=quiet) as out:
-        from edgetune.benchmarking.profile import profile as stage
-        from edgetune.config import load_settings
+    from edgetune.benchmarking.profile import profile as stage
+    from edgetune.config import load_settings
 
-        settings = load_settings({"device": device, "threads": threads}).settings
-        result = stage(
-            bundle, settings.threads, settings.device, shapes=options.parse_fixed_shapes(shape), runs=runs
-        )
-        out.result(result.to_json(), lambda console: _print(console, result))
+    settings = load_settings({"device": device, "threads": threads}).settings
+    result = stage(
+        bundle, settings.threads, settings.device, shapes=options.parse_fixed_shapes(shape), runs=runs
+    )
+    out.result(result.to_json(), lambda console: _print(console, result))
 
 
 def _print(console: Console, result: ProfileResult) -> None:
@@ -55,7 +53,7 @@ def _print(console: Console, result: ProfileResult) -> None:
         f"{result.bundle}: {result.latency_ms:.3f} ms on {result.threads} threads "
         f"({result.kernels_ms:.3f} ms while observed)\n"
         f"this machine: {machine.peak_gflops:.0f} GFLOP/s, {fastest[1]:.0f} GB/s within "
-        f"{_size(fastest[0])}, {slowest[1]:.0f} GB/s at {_size(slowest[0])}",
+        f"{byte_size(fastest[0])}, {slowest[1]:.0f} GB/s at {byte_size(slowest[0])}",
         markup=False,
     )
     columns = ("kernel", "calls", "us", "share", "GFLOP/s", "moved", "of roofline", "bound", "schedule")
@@ -67,16 +65,9 @@ def _print(console: Console, result: ProfileResult) -> None:
             f"{kernel.time_us:.1f}",
             f"{kernel.share:.1%}",
             f"{kernel.gflops:.1f}" if kernel.flops else "-",
-            _size(kernel.bytes) if kernel.bytes else "-",
+            byte_size(kernel.bytes) if kernel.bytes else "-",
             f"{kernel.roofline:.0%}" if kernel.roofline else "-",
             kernel.bound or "-",
             kernel.source or "-",
         )
     console.print(table)
-
-
-def _size(number: int) -> str:
-    for unit, size in (("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if number >= size:
-            return f"{number / size:.3g} {unit}"
-    return f"{number} B"

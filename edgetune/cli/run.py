@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edgetune.cli import options
+from edgetune.cli.command import command
+from edgetune.cli.options import option
 from edgetune.cli.output import Output
 
 if TYPE_CHECKING:
@@ -18,76 +20,59 @@ if TYPE_CHECKING:
 app = typer.Typer(rich_markup_mode=None)
 
 
-@app.command()
+@command(app)
 def run(
+    out: Output,
     bundle: options.BundleArgument,
     input_: Annotated[
-        Path | None,
-        typer.Option(
-            "--input",
-            "-i",
-            metavar="FILE.npz",
-            help="Inputs by name.  [default: random ones]",
-            show_default=False,
-        ),
+        Path | None, option("--input -i", "FILE.npz", "Inputs by name.  [default: random ones]")
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output",
-            metavar="FILE.npz",
-            help="Write the outputs by name.  [default: only describe them]",
-            show_default=False,
-        ),
+        option("--output", "FILE.npz", "Write the outputs by name.  [default: only describe them]"),
     ] = None,
     shape: options.RunShapeOption = None,
     seed: Annotated[int, typer.Option("--seed", min=0, metavar="N", help="Seed of random inputs.")] = 0,
     threads: options.RunThreadsOption = None,
     device: options.DeviceOption = None,
-    json: options.JsonOption = False,
-    verbose: options.VerboseOption = 0,
-    quiet: options.QuietOption = False,
 ) -> None:
     """Run a bundle once and describe its outputs.
 
     Inputs come from an .npz file as numpy.savez writes it, one array for each input, of exactly its
     name and dtype and of a shape that the bundle serves; without one they are random.
     """
-    with Output(json=json, verbose=verbose, quiet=quiet) as out:
-        from edgetune.bundle.inputs import choose_inputs
-        from edgetune.bundle.reader import open_bundle
-        from edgetune.config import load_settings
-        from edgetune.runtime import load
-        from edgetune.sides.device_side import device_side, is_remote
+    from edgetune.bundle.inputs import choose_inputs
+    from edgetune.bundle.reader import open_bundle
+    from edgetune.config import load_settings
+    from edgetune.runtime import load
+    from edgetune.sides.device_side import device_side, is_remote
 
-        where = load_settings({"device": device}).settings.device
-        # The files are checked once: here for another machine, else by load.
-        opened = open_bundle(bundle, check_files=is_remote(where))
-        shapes = options.parse_fixed_shapes(shape)
-        inputs = choose_inputs(opened, input_, None if input_ else seed, shapes)
-        if is_remote(where):
-            with device_side(opened, inputs, where, threads or opened.manifest.threads) as side:
-                outputs = side.outputs()
-        else:
-            outputs = load(bundle, threads=threads).run(inputs)
-        if output is not None:
-            _write(output, outputs)
-            out.note(f"outputs written to {output}")
-        rows = [_describe(name, array) for name, array in outputs.items()]
-        payload = {"bundle": str(bundle), "outputs": rows, "file": str(output) if output else None}
-        out.result(payload, lambda console: _print(console, rows))
+    settings = load_settings({"device": device, "threads": threads}).settings
+    where, threads = settings.device, settings.threads
+    # The files are checked once: here for another machine, else by load.
+    opened = open_bundle(bundle, check_files=is_remote(where))
+    shapes = options.parse_fixed_shapes(shape)
+    inputs = choose_inputs(opened, input_, None if input_ else seed, shapes)
+    if is_remote(where):
+        with device_side(opened, inputs, where, threads or opened.manifest.threads) as side:
+            outputs = side.outputs()
+    else:
+        outputs = load(bundle, threads=threads).run(inputs)
+    if output is not None:
+        _write(output, outputs)
+        out.note(f"outputs written to {output}")
+    rows = [_describe(name, array) for name, array in outputs.items()]
+    payload = {"bundle": str(bundle), "outputs": rows, "file": str(output) if output else None}
+    out.result(payload, lambda console: _print(console, rows))
 
 
 def _write(path: Path, outputs: Mapping[str, np.ndarray]) -> None:
+    from edgetune.atomic import replacing, writing
     from edgetune.bundle.arrays import write_npz
-    from edgetune.errors import OutputError
 
-    try:
-        write_npz(path.expanduser(), outputs)
-    except OSError as error:
-        raise OutputError(
-            f"cannot write the outputs to {path}: {error.strerror or error}; choose another --output"
-        ) from error
+    path = path.expanduser()
+    with writing(path, "the outputs", "--output"), replacing(path) as file:
+        write_npz(file, outputs)
 
 
 def _describe(name: str, array: np.ndarray) -> dict[str, Any]:

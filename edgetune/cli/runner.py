@@ -7,27 +7,15 @@ from typing import Annotated
 import typer
 
 from edgetune.cli import options
+from edgetune.cli.options import option
 
 app = typer.Typer(rich_markup_mode=None)
 
 
 @app.command()
 def runner(
-    tracker: Annotated[
-        str,
-        typer.Option(
-            "--tracker", metavar="HOST:PORT", help="The tracker to register with.", show_default=False
-        ),
-    ],
-    key: Annotated[
-        str,
-        typer.Option(
-            "--key",
-            metavar="KEY",
-            help="The name under which clients ask for this device.",
-            show_default=False,
-        ),
-    ],
+    tracker: Annotated[str, option("--tracker", "HOST:PORT", "The tracker to register with.")],
+    key: Annotated[str, option("--key", "KEY", "The name under which clients ask for this device.")],
     host: options.HostOption = "127.0.0.1",
     port: options.PortOption = 0,
     threads: options.ThreadsOption = None,

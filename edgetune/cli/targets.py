@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edgetune.cli import options
+from edgetune.cli.command import command
+from edgetune.cli.options import argument, option
 from edgetune.cli.output import Output
 
 if TYPE_CHECKING:
@@ -27,77 +29,49 @@ def targets() -> None:
     """
 
 
-@app.command("list")
-def list_(
-    json: options.JsonOption = False,
-    verbose: options.VerboseOption = 0,
-    quiet: options.QuietOption = False,
-) -> None:
+@command(app, "list")
+def list_(out: Output) -> None:
     """List the shipped targets."""
     from edgetune.targets import list_targets
 
-    with Output(json=json, verbose=verbose, quiet=quiet) as out:
-        known = list_targets()
+    known = list_targets()
 
-        def table(console: Console) -> None:
-            from rich.table import Table
+    def table(console: Console) -> None:
+        from rich.table import Table
 
-            rows = Table("name", "kind", "cpu or gpu", "threads", "vector", "description", box=None)
-            for target in known:
-                unit = target.gpu.arch if target.gpu else target.mcpu
-                vector = f"{target.vector_bits} x {target.vector_registers}"
-                rows.add_row(target.name, target.kind, unit, str(target.threads), vector, target.description)
-            console.print(rows)
+        rows = Table("name", "kind", "cpu or gpu", "threads", "vector", "description", box=None)
+        for target in known:
+            unit = target.gpu.arch if target.gpu else target.mcpu
+            vector = f"{target.vector_bits} x {target.vector_registers}"
+            rows.add_row(target.name, target.kind, unit, str(target.threads), vector, target.description)
+        console.print(rows)
 
-        out.result({"targets": [_fields(target) for target in known]}, table)
+    out.result({"targets": [_fields(target) for target in known]}, table)
 
 
-@app.command()
+@command(app)
 def show(
-    name: Annotated[
-        str,
-        typer.Argument(
-            metavar="TARGET", help="'local', a name, or a path to a TOML file.", show_default=False
-        ),
-    ],
-    json: options.JsonOption = False,
-    verbose: options.VerboseOption = 0,
-    quiet: options.QuietOption = False,
+    out: Output,
+    name: Annotated[str, argument("TARGET", "'local', a name, or a path to a TOML file.")],
 ) -> None:
     """Show one target, in the form of a target file."""
     from edgetune.targets import load_target
 
-    with Output(json=json, verbose=verbose, quiet=quiet) as out:
-        target = load_target(name)
-        out.result(_fields(target), _text(target))
+    target = load_target(name)
+    out.result(_fields(target), _text(target))
 
 
-@app.command()
+@command(app)
 def detect(
+    out: Output,
     out_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            "-o",
-            metavar="FILE",
-            help="Write the target file there.  [default: stdout]",
-            show_default=False,
-        ),
+        Path | None, option("--out -o", "FILE", "Write the target file there.  [default: stdout]")
     ] = None,
     threads: options.ThreadsOption = None,
     device: Annotated[
         str | None,
-        typer.Option(
-            "--device",
-            "-d",
-            metavar="NAME",
-            help="Describe this device's CPU.  [default: this machine's]",
-            show_default=False,
-        ),
+        option("--device -d", "NAME", "Describe this device's CPU.  [default: this machine's]"),
     ] = None,
-    json: options.JsonOption = False,
-    verbose: options.VerboseOption = 0,
-    quiet: options.QuietOption = False,
 ) -> None:
     """Describe this machine's CPU, or that of a device, as a target file.
 
@@ -106,21 +80,20 @@ def detect(
     """
     from edgetune.targets import detect_local, write_target
 
-    with Output(json=json, verbose=verbose, quiet=quiet) as out:
-        target = detect_local(threads) if device in (None, "local") else _detect_on(str(device), threads)
-        if out_file is None:
-            out.result(_fields(target), _text(target))
-            return
-        write_target(target, out_file)
-        written = f"wrote {out_file}; use it with --target {out_file}"
-        out.result(_fields(target) | {"file": str(out_file)}, written)
+    target = detect_local(threads) if device in (None, "local") else _detect_on(str(device), threads)
+    if out_file is None:
+        out.result(_fields(target), _text(target))
+        return
+    write_target(target, out_file)
+    written = f"wrote {out_file}; use it with --target {out_file}"
+    out.result(_fields(target) | {"file": str(out_file)}, written)
 
 
 def _detect_on(device: str, threads: int | None) -> Target:
-    from edgetune.devices.inventory import ask_user
-    from edgetune.devices.manage import device_target, probe_device
+    from edgetune.devices.inventory import open_device
+    from edgetune.devices.manage import device_target
 
-    return device_target(device, probe_device(device, ask_user()), threads)
+    return device_target(device, open_device(device, threads=1).probe(), threads)
 
 
 def _fields(target: Target) -> dict[str, Any]:

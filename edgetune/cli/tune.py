@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from edgetune.cli import options
-from edgetune.cli.output import Output
+from edgetune.cli.command import command
+from edgetune.cli.options import option
+from edgetune.cli.output import INTERRUPTED, VERBOSE, Output
 from edgetune.errors import BudgetError
 
 if TYPE_CHECKING:
@@ -17,41 +19,28 @@ if TYPE_CHECKING:
 
 app = typer.Typer(rich_markup_mode=None)
 
-INTERRUPTED = 130
 ROWS = 15
 """Kernels listed without -v: those that an inference spends most of its time in."""
 
 
-@app.command()
+@command(app)
 def tune(
+    out_: Output,
     model: options.ModelArgument,
     target: options.TargetOption = None,
     device: options.DeviceOption = None,
     trials: Annotated[
         int | None,
-        typer.Option(
-            "--trials",
-            "-n",
-            min=0,
-            metavar="N",
-            help="Budget in measured candidates; those already in the logs count.",
-            show_default=False,
-        ),
+        option("--trials -n", "N", "Budget in measured candidates; those already in the logs count.", min=0),
     ] = None,
-    time: Annotated[
-        str | None,
-        typer.Option(
-            "--time", metavar="TIME", help="Budget in time, as 90s, 10m or 1h30m.", show_default=False
-        ),
-    ] = None,
+    time: Annotated[str | None, option("--time", "TIME", "Budget in time, as 90s, 10m or 1h30m.")] = None,
     goal: Annotated[
         float | None,
-        typer.Option(
+        option(
             "--goal",
+            "MS",
+            "Median latency to reach, in milliseconds; exit code 5 when the budget ends before.",
             min=0.0,
-            metavar="MS",
-            help="Median latency to reach, in milliseconds; exit code 5 when the budget ends before.",
-            show_default=False,
         ),
     ] = None,
     out: options.OutOption = None,
@@ -61,19 +50,13 @@ def tune(
     save_rest: options.SaveRestOption = None,
     logs: options.LogsOption = None,
     threads: options.ThreadsOption = None,
-    seed: Annotated[
-        int | None,
-        typer.Option("--seed", metavar="N", help="Seed of every random choice.", show_default=False),
-    ] = None,
+    seed: Annotated[int | None, option("--seed", "N", "Seed of every random choice.")] = None,
     rtol: options.RtolOption = None,
     atol: options.AtolOption = None,
     archive: options.ArchiveOption = False,
     lean: options.LeanOption = False,
     standalone: options.StandaloneOption = False,
     weights: options.WeightsOption = "file",
-    json: options.JsonOption = False,
-    verbose: options.VerboseOption = 0,
-    quiet: options.QuietOption = False,
 ) -> None:
     """Tune a model for a target and write a verified bundle.
 
@@ -85,38 +68,37 @@ def tune(
     (--shape x:1..8x3x224x224) the budget is shared by the kernels of all its sizes, and the latency is
     that of the largest.
     """
-    with Output(json=json, verbose=verbose, quiet=quiet) as out_:
-        from edgetune.api import tune as stage
-        from edgetune.cli.progress import TuningProgress
-        from edgetune.config import load_settings
+    from edgetune.api import tune as stage
+    from edgetune.cli.progress import TuningProgress
+    from edgetune.config import load_settings
 
-        given = {"target": target, "device": device, "trials": trials, "time": time, "logs": logs}
-        settings = load_settings({**given, "threads": threads, "out": out}).settings
-        with TuningProgress(out_) as progress:
-            result = stage(
-                model,
-                settings.target,
-                settings.device,
-                settings.trials,
-                settings.time,
-                options.parse_shapes(shape),
-                options.parse_freeze(freeze),
-                settings.out,
-                settings.logs,
-                threads=settings.threads,
-                seed=seed,
-                rtol=rtol,
-                atol=atol,
-                archive=archive,
-                lean=lean,
-                cut=cut or (),
-                save_rest=save_rest,
-                standalone=standalone,
-                weights=weights,
-                watcher=progress,
-            )
-        rows = len(result.tasks) if verbose else ROWS
-        out_.result(result.to_json(), lambda console: _print(console, result, rows))
+    given = {"target": target, "device": device, "trials": trials, "time": time, "logs": logs}
+    settings = load_settings({**given, "threads": threads, "out": out}).settings
+    with TuningProgress(out_) as progress:
+        result = stage(
+            model,
+            settings.target,
+            settings.device,
+            settings.trials,
+            settings.time,
+            options.parse_shapes(shape),
+            options.parse_freeze(freeze),
+            settings.out,
+            settings.logs,
+            threads=settings.threads,
+            seed=seed,
+            rtol=rtol,
+            atol=atol,
+            archive=archive,
+            lean=lean,
+            cut=cut or (),
+            save_rest=save_rest,
+            standalone=standalone,
+            weights=weights,
+            watcher=progress,
+        )
+    rows = ROWS if out_.verbosity < VERBOSE else len(result.tasks)
+    out_.result(result.to_json(), lambda console: _print(console, result, rows))
     if result.interrupted:
         raise typer.Exit(INTERRUPTED)
     reached = result.latency_ms.edgetune

@@ -2,9 +2,11 @@
 
 ======================  ==================================================================
 ``inventory.py``        the devices by name
-``transport.py``        what a device, the way to reach it and a link to another machine are
-``local.py``            this machine, over a tracker and a runner on loopback
-``remote.py``           another machine, over a tracker and a bridge here and a runner there
+``transport.py``        what a device and the way to reach it are
+``link.py``             what a link to another machine is
+``tracked.py``          what both ways share: a tracker here, and what registers the device with it
+``local.py``            this machine, with the Python runner on loopback
+``remote.py``           another machine, over a bridge here and the native runner there
 ``address.py``          ssh:// and adb:// addresses, and opening a link to one
 ``ssh.py``, ``adb.py``  the links, one a file
 ``registry.py``         the user's list of devices

@@ -12,7 +12,7 @@ import re
 import socket
 from typing import Any
 
-from edgetune.devices.transport import Output
+from edgetune.devices.link import Output
 from edgetune.errors import DeviceError
 
 _EXIT = re.compile(rb"\n?--edgetune-exit (\d+)\n?\Z")

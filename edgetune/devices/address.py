@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict
 
-from edgetune.devices.transport import Link
+from edgetune.devices.link import Link
 from edgetune.errors import UsageError
 
 _SCHEMES = ("ssh", "adb")

@@ -27,7 +27,7 @@ from pydantic import BaseModel
 
 from edgetune.devices.address import Address, Secrets, open_link
 from edgetune.devices.deploy import PROTOCOL
-from edgetune.devices.transport import Link, Stream
+from edgetune.devices.link import Link, Stream
 from edgetune.errors import DeviceError
 from edgetune.resources import data_path
 

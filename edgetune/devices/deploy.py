@@ -5,9 +5,9 @@ from __future__ import annotations
 import secrets
 import shlex
 
+from edgetune.devices.link import Link
 from edgetune.devices.native import GLIBC, RunnerFolder, assemble, missing_libc
 from edgetune.devices.probe import Probe
-from edgetune.devices.transport import Link
 from edgetune.errors import DeviceError
 
 PROTOCOL = "edgetune-runner 1"

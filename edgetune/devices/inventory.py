@@ -6,16 +6,11 @@ import sys
 
 from edgetune.devices.address import Ask
 from edgetune.devices.local import local_device
-from edgetune.devices.registry import find, load_registry
+from edgetune.devices.registry import find
 from edgetune.devices.remote import remote_device
 from edgetune.devices.transport import Device
 
 LOCAL = "local"
-
-
-def list_devices() -> tuple[str, ...]:
-    """Return the names of the known devices."""
-    return (LOCAL, *load_registry().devices)
 
 
 def open_device(name: str | None, threads: int) -> Device:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
+from contextlib import closing
 
 from edgetune.cpu import missing_features
 from edgetune.devices.address import Address, Ask
 from edgetune.devices.deploy import clean, deploy
 from edgetune.devices.inventory import LOCAL
+from edgetune.devices.link import Link
 from edgetune.devices.probe import Probe, probe
 from edgetune.devices.registry import NAME_PATTERN, Entry, find, forget, load_registry, store
 from edgetune.devices.remote import connect
-from edgetune.devices.transport import Link
 from edgetune.errors import DeviceError, UsageError
 from edgetune.targets import Target
 from edgetune.targets.remote import remote_target
@@ -40,12 +41,9 @@ def add_device(name: str, address: Address, ask: Ask | None = None, host_key: st
         raise UsageError(
             f"there is a device '{name}' already; remove it with `edgetune devices remove {name}`"
         )
-    link = _trusting(address, ask, host_key)
-    try:
+    with closing(_trusting(address, ask, host_key)) as link:
         found = probe(link)
         deploy(link, found)
-    finally:
-        link.close()
     store(name, Entry(address=address, description=found.summary(), arch=found.arch))
     return found
 
@@ -69,24 +67,9 @@ def remove_device(name: str, ask: Ask | None = None, offline: bool = False) -> N
             raise DeviceError(
                 f"{error} To forget the device as it is: `edgetune devices remove {name} --offline`."
             ) from error
-        try:
+        with closing(link):
             clean(link)
-        finally:
-            link.close()
     forget(name)
-
-
-def probe_device(name: str, ask: Ask | None = None) -> Probe:
-    """Return what a registered device says of itself.
-
-    Raises:
-        DeviceError: there is no such device, or it cannot be reached.
-    """
-    link = connect(find(name).address, ask)
-    try:
-        return probe(link)
-    finally:
-        link.close()
 
 
 def device_target(name: str, found: Probe, threads: int | None = None) -> Target:

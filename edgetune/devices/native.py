@@ -7,7 +7,6 @@ is named by the hash of all that it is made of, and kept in the user's cache.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import importlib.util
 import os
@@ -23,10 +22,12 @@ from pathlib import Path
 
 import platformdirs
 
+from edgetune.atomic import filling
 from edgetune.cpu import architecture
 from edgetune.errors import DeviceError, ToolchainError
 from edgetune.resources import data_path
-from edgetune.toolchain import PINS, zig
+from edgetune.toolchain import zig
+from edgetune.versions import PINS
 
 RUNNER = "runner"
 _MANYLINUX = {
@@ -101,17 +102,12 @@ def assemble(arch: str, own_libc: bool | None = None) -> RunnerFolder:
     digest = _digest(arch, {**libraries, source.name: source})
     folder = _cache() / f"{arch}-{digest}"
     if not folder.is_dir():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".new-") as work:
-            made = Path(work, "folder")
-            made.mkdir()
+        with filling(folder) as made:
             for name, path in libraries.items():
                 shutil.copyfile(path, made / name)
             compile_runner(source, made / RUNNER, arch)
             for path in made.iterdir():
                 path.chmod(0o755)
-            with contextlib.suppress(OSError):  # another process was quicker
-                made.rename(folder)
     return RunnerFolder(folder, digest, _LOADERS[arch] if libc else "")
 
 
@@ -239,19 +235,14 @@ def _unpacked(package: str, arch: str) -> Path:
     folder = _cache() / f"{package}-{PINS[package]}-{arch}"
     if folder.is_dir():
         return folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".new-") as work:
+    with filling(folder) as made, tempfile.TemporaryDirectory(prefix="edgetune-") as work:
         wheel = _download(package, arch, Path(work))
-        made = Path(work, "folder")
-        made.mkdir()
         with zipfile.ZipFile(wheel) as archive:
             for member in archive.namelist():
                 name = member.rpartition("/")[2]
                 if name in (*_REQUIRED[package], *_OPTIONAL):
                     with archive.open(member) as data, open(made / name, "wb") as file:
                         shutil.copyfileobj(data, file)
-        with contextlib.suppress(OSError):  # another process was quicker
-            made.rename(folder)
     return folder
 
 

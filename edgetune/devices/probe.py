@@ -13,7 +13,7 @@ from collections import Counter
 from pydantic import BaseModel, ConfigDict
 
 from edgetune.cpu import ARCHITECTURES, architecture, features_from_auxv, features_from_cpuinfo
-from edgetune.devices.transport import Link
+from edgetune.devices.link import Link
 from edgetune.errors import DeviceError
 from edgetune.targets.remote import CpuFacts
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -13,6 +11,7 @@ from typing import Annotated
 import platformdirs
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from edgetune.atomic import replacing
 from edgetune.devices.address import Address
 from edgetune.errors import DeviceError, did_you_mean
 
@@ -123,12 +122,8 @@ def _changing(path: Path) -> Iterator[dict[str, Entry]]:
             text = registry.model_copy(update={"devices": devices}).model_dump_json(
                 indent=2, exclude_defaults=True
             )
-            descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".devices-")
-            with open(descriptor, "w", encoding="utf-8") as file:
-                file.write(text + "\n")
-                file.flush()
-                os.fsync(descriptor)
-            os.replace(temporary, path)
+            with replacing(path, mode=0o600) as file:
+                file.write(text.encode() + b"\n")
     except OSError as error:
         raise DeviceError(
             f"The list of devices {path} cannot be written: {error.strerror}; make the folder writable."

@@ -15,11 +15,11 @@ import stat
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from edgetune.devices.transport import Device, Endpoint
-from edgetune.errors import DeviceError, EdgetuneError
+from edgetune.errors import DeviceError, EdgetuneError, last_line
 
 if TYPE_CHECKING:
     import tvm
@@ -72,18 +72,13 @@ class Session:
         """
         if not self._open:
             raise SessionLostError(f"{what}: the session is over")
-        watchdog = threading.Timer(timeout_s, self._expire)
-        watchdog.daemon = True
-        watchdog.start()
         try:
-            yield
+            with _watchdog(timeout_s, self._expire):
+                yield
         except (SessionError, EdgetuneError):
             raise
         except Exception as error:
-            watchdog.cancel()
             raise self._translated(error, what, timeout_s) from error
-        finally:
-            watchdog.cancel()
         if self._timed_out:
             # It ended while the watchdog was already closing the connection.
             self.abandon()
@@ -141,20 +136,28 @@ class Session:
         if not self._answers():
             self.abandon()
             return SessionLostError(f"{what}: the connection to the device broke")
-        return SessionError(f"{what}: {_last_lines(error)}")
+        return SessionError(f"{what}: {last_line(error)[:500]}")
 
     def _answers(self) -> bool:
         """Whether the device still answers, after an error that may have been its end."""
-        watchdog = threading.Timer(5.0, self._expire)
-        watchdog.daemon = True
-        watchdog.start()
         try:
-            self.rpc.get_function("runtime.NumThreads")()
+            with _watchdog(5.0, self._expire):
+                self.rpc.get_function("runtime.NumThreads")()
         except Exception:
             return False
-        finally:
-            watchdog.cancel()
         return not self._timed_out
+
+
+@contextlib.contextmanager
+def _watchdog(seconds: float, bark: Callable[[], None]) -> Iterator[None]:
+    """Call ``bark`` in a thread of its own if the block takes longer."""
+    timer = threading.Timer(seconds, bark)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def lease(device: Device, timeout_s: float) -> Session:
@@ -178,7 +181,7 @@ def lease(device: Device, timeout_s: float) -> Session:
             if quick_failures >= 5 or time.monotonic() > deadline:
                 raise DeviceError(
                     f"Device '{device.name}' is registered at {host}:{port} but does not answer: "
-                    f"{_last_lines(error)}. Check that the runner still runs and that a firewall lets "
+                    f"{last_line(error)[:500]}. Check that the runner still runs and that a firewall lets "
                     f"the connection through.{_complaint(device)}"
                 ) from error
 
@@ -186,19 +189,6 @@ def lease(device: Device, timeout_s: float) -> Session:
 def _complaint(device: Device) -> str:
     said = device.transport.complaint()
     return f" Last said: {said}" if said not in ("", "nothing") else ""
-
-
-def queue_of(endpoint: Endpoint, timeout_s: float = 5.0) -> dict[str, Any]:
-    """Return the tracker's own summary of runners and waiting clients.
-
-    Raises:
-        OSError: the tracker does not answer.
-    """
-    from tvm.rpc import base
-
-    with _tracker_socket(endpoint, time.monotonic() + timeout_s) as tracker:
-        base.sendjson(tracker, [base.TrackerCode.SUMMARY])
-        return dict(base.recvjson(tracker)[1])
 
 
 def _ask_tracker(device: Device, endpoint: Endpoint, deadline: float) -> tuple[str, int, str]:
@@ -252,13 +242,8 @@ def _connect(device: Device, host: str, port: int, key: str, deadline: float) ->
             for descriptor in _sockets_to(peer) - known:
                 _shut_down(descriptor)
 
-        watchdog = threading.Timer(max(0.1, deadline - time.monotonic()), give_up)
-        watchdog.daemon = True
-        watchdog.start()
-        try:
+        with _watchdog(max(0.1, deadline - time.monotonic()), give_up):
             rpc = connect(peer[0], port, key)
-        finally:
-            watchdog.cancel()
         new = _sockets_to(peer) - known
     if len(new) != 1:
         raise SessionLostError("the connection is gone")
@@ -289,9 +274,3 @@ def _sockets_to(peer: tuple[str, int]) -> set[int]:
 def _shut_down(descriptor: int) -> None:
     with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as copy:
         copy.shutdown(socket.SHUT_RDWR)
-
-
-def _last_lines(error: BaseException) -> str:
-    """The part of a TVM error worth reading: its last line that says something."""
-    lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
-    return lines[-1][:500] if lines else type(error).__name__

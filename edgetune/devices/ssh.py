@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import paramiko
 
 from edgetune.devices.address import Address, Ask, Secrets
-from edgetune.devices.transport import Output
+from edgetune.devices.link import Output
 from edgetune.errors import DeviceError
 
 CONNECT_TIMEOUT_S = 15.0

@@ -2,15 +2,14 @@
 
 A *device* is a name, the transport that reaches it, and whether it runs on this machine. A *transport*
 brings the device's runner up and says where the tracker is that leases it; the local one starts both
-here. A *session* (:mod:`edgetune.devices.session`) is a lease on the device. A *link* is a connection to
-another machine, by SSH or adb: it runs commands there and carries the bytes of a session.
+here. A *session* (:mod:`edgetune.devices.session`) is a lease on the device. A *link*
+(:mod:`edgetune.devices.link`) is a connection to another machine.
 
 Nothing but :mod:`edgetune.devices.local` may assume that a device is this machine.
 """
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -89,14 +88,14 @@ class Device:
         shares_host: whether it runs on the cores that edgetune itself searches and builds with, so that
             measuring must wait for those to be idle.
         threads: how many threads kernels run on.
-        ask: how another machine is asked what it is; None for this one.
+        prober: asks another machine what it is; None for this one.
     """
 
     name: str
     transport: Transport
     shares_host: bool
     threads: int
-    ask: Callable[[], Probe] | None = None
+    prober: Callable[[], Probe] | None = None
 
     def probe(self) -> Probe:
         """Return what another machine says of itself.
@@ -104,117 +103,10 @@ class Device:
         Raises:
             DeviceError: it cannot be reached, or it is this machine.
         """
-        if self.ask is None:
+        if self.prober is None:
             raise DeviceError(f"Device '{self.name}' is this machine; see `edgetune targets detect`.")
-        return self.ask()
+        return self.prober()
 
     def up(self) -> AbstractContextManager[Transport]:
         """Return the context in which the device is reachable."""
         return self.transport
-
-
-@dataclass(frozen=True)
-class Output:
-    """What a command on a device gave: exit code, standard output and standard error."""
-
-    code: int
-    stdout: bytes
-    stderr: bytes = b""
-
-    @property
-    def text(self) -> str:
-        """Standard output as text, without white space around it."""
-        return self.stdout.decode("utf-8", "replace").strip()
-
-    @property
-    def complaint(self) -> str:
-        """The last line of what it said went wrong."""
-        lines = (self.stderr or self.stdout).decode("utf-8", "replace").strip().splitlines()
-        return lines[-1].strip() if lines else f"exit code {self.code}"
-
-
-class Stream(Protocol):
-    """A running command on a device: its standard input and output. One thread may send, one receive."""
-
-    def send(self, data: bytes) -> None:
-        """Write all of ``data`` to its input.
-
-        Raises:
-            OSError: it has ended, or the connection is gone.
-        """
-        ...
-
-    def receive(self, size: int) -> bytes:
-        """Wait for output and return up to ``size`` bytes of it; nothing when it has ended.
-
-        Raises:
-            OSError: the connection is gone.
-        """
-        ...
-
-    def complaint(self) -> str:
-        """Return the last line of what it wrote to standard error so far."""
-        ...
-
-    def close(self) -> None:
-        """End the command by closing its input and output. May be called from any thread, and again."""
-        ...
-
-
-class Link(Protocol):
-    """A connection to a device that is another machine. Not for several threads, streams apart.
-
-    Attributes:
-        address: whom it reaches, for messages.
-        home: the folder for edgetune's files on the device, as a word of the device's shell.
-    """
-
-    address: str
-    home: str
-
-    def run(self, command: str, timeout_s: float = 30.0) -> Output:
-        """Run a command of a POSIX shell and wait for its end.
-
-        Raises:
-            DeviceError: the connection broke, or the command took longer than ``timeout_s`` seconds.
-        """
-        ...
-
-    def push(self, data: bytes, path: str, timeout_s: float = 300.0) -> None:
-        """Write an executable file of the user's own.
-
-        Raises:
-            DeviceError: the connection broke, or the device cannot store it.
-        """
-        ...
-
-    def stream(self, command: str) -> Stream:
-        """Start a command and return the streams to it.
-
-        Raises:
-            DeviceError: the connection is gone.
-        """
-        ...
-
-    def alive(self) -> bool:
-        """Whether the connection stands, as far as is known here."""
-        ...
-
-    def close(self) -> None:
-        """Close the connection; commands that run end with it."""
-        ...
-
-
-EXPOSED = (
-    "WARNING: listening on {host}. TVM RPC has no password and no encryption: everyone who can reach "
-    "this port can run any program on this machine and on the devices. Prefer 127.0.0.1 and an SSH tunnel."
-)
-"""What to say before a server that others can reach is started."""
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a server that listens on ``host``."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -20,9 +19,10 @@ from edgetune.graph.merge import as_kernel
 from edgetune.graph.refusal import REFUSALS, reason, refusing
 from edgetune.kernels import plain
 from edgetune.kernels.registry import default_schedule
+from edgetune.metaschedule import apply_trace
 from edgetune.records import Choice, CompiledModel, Program, Task
 from edgetune.targets import Target
-from edgetune.toolchain import link_shared
+from edgetune.toolchain import link_shared_fcompile
 
 _LOGGER = logging.getLogger("edgetune.graph")
 
@@ -48,12 +48,7 @@ def compile_model(lowered: Lowered, choices: Sequence[Choice], target: Target) -
             executable, lifted = _generate(mod, target)
     with tempfile.TemporaryDirectory(prefix="edgetune-") as folder:
         path = Path(folder, "model.so")
-        executable.export_library(
-            str(path),
-            fcompile=lambda out, objects, **_: link_shared(
-                [Path(o) for o in objects], Path(out), target.mtriple
-            ),
-        )
+        executable.export_library(str(path), fcompile=link_shared_fcompile(target))
         library = path.read_bytes()
     names = {task.workload: task.name for task in lowered.tasks}
     symbols = {kernel: names[workload] for kernel, workload in lowered.kernels.items() if workload in names}
@@ -91,8 +86,7 @@ def _identity(array: np.ndarray) -> tuple[str, tuple[int, ...], bytes]:
 def applies(task: Task, trace: str) -> bool:
     """Whether a recorded schedule can be applied to a task: it may come from another version of the kernels."""
     try:
-        schedule = tvm.s_tir.Schedule(tvm.ir.load_json(task.ir))
-        tvm.s_tir.schedule.Trace.apply_json_to_schedule(json.loads(trace), schedule)
+        apply_trace(trace, tvm.ir.load_json(task.ir))
     except Exception:  # TVM raises many types here, and each means the same
         return False
     return True
@@ -102,9 +96,7 @@ def scheduled_kernel(kernel: tvm.IRModule, trace: str | None, target: Target) ->
     """A kernel under a recorded schedule, or under its default schedule where ``trace`` is None."""
     if trace is None:
         return default_schedule(kernel, target).mod["main"]
-    schedule = tvm.s_tir.Schedule(kernel)
-    tvm.s_tir.schedule.Trace.apply_json_to_schedule(json.loads(trace), schedule)
-    return schedule.mod["main"]
+    return apply_trace(trace, kernel).mod["main"]
 
 
 def schedule_kernels(lowered: Lowered, traces: Mapping[str, str | None], target: Target) -> tvm.IRModule:
@@ -172,7 +164,7 @@ def lift_weights(mod: tvm.IRModule, name: str) -> tuple[tvm.IRModule, tuple[np.n
             if not isinstance(op, tvm.ir.GenericConst) or not isinstance(op.ty, relax.TensorType):
                 return op
             value = np.asarray(op.value.numpy())
-            key = str(value.dtype), value.shape, hashlib.sha256(value.tobytes()).digest()
+            key = _identity(value)
             if key not in lifted:
                 lifted[key] = value, relax.Var(f"weight{len(lifted)}", op.ty)
             return lifted[key][1]

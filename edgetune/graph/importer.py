@@ -20,7 +20,7 @@ import tvm
 from tvm import relax, te
 from tvm.relax.frontend.onnx import from_onnx, onnx_frontend
 
-from edgetune.errors import UnsupportedModelError
+from edgetune.errors import UnsupportedModelError, last_line
 from edgetune.graph.converters import CONVERTERS
 from edgetune.graph.legalize import power
 from edgetune.graph.narrow_types import hold_in_bytes
@@ -44,9 +44,8 @@ def import_onnx(model: bytes) -> tvm.IRModule:
             hold_in_bytes(proto)
             return from_onnx(proto, shape_dict=_empty_inputs(proto), keep_params_in_input=False)
         except Exception as error:  # TVM raises every kind of exception from converters
-            reason = str(error).strip().splitlines()
             raise UnsupportedModelError(
-                f"the model cannot be imported: {reason[-1] if reason else type(error).__name__}. "
+                f"the model cannot be imported: {last_line(error)}. "
                 "`edgetune check` names every node that stands in the way."
             ) from error
 

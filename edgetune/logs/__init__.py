@@ -11,7 +11,7 @@ from edgetune.logs.exchange import ImportResult, export, export_file, import_fil
 from edgetune.logs.metaschedule import Match, import_metaschedule, is_metaschedule
 from edgetune.logs.opening import default_path, open_logs
 from edgetune.logs.prune import PruneRule, prune
-from edgetune.logs.shipped import LayeredLogs, open_shipped, shipped_records
+from edgetune.logs.shipped import LayeredLogs, open_shipped
 from edgetune.logs.similar import similar, similar_targets
 from edgetune.logs.stats import TargetStats, WorkloadStats, target_stats, workload_stats
 from edgetune.logs.values import InvalidRecordError, TargetInfo, is_settled, trace_key
@@ -38,7 +38,6 @@ __all__ = [
     "open_logs",
     "open_shipped",
     "prune",
-    "shipped_records",
     "similar",
     "similar_targets",
     "target_stats",

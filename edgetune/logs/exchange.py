@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import IO, Annotated, Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from edgetune.atomic import replacing
 from edgetune.errors import OutputError
 from edgetune.logs.database import Selection, TuningLogs
 from edgetune.logs.lines import Line, broken, read_lines
@@ -93,26 +92,11 @@ class _RecordLine(_Strict):
 _SHARED = ("workload", "target", "device", "task_name", "kind", "created_s", "versions", "trace")
 
 
-class _TargetLine(_Strict):
-    fingerprint: str
-    name: str
-    kind: str
-    mtriple: str
-    mcpu: str
-    mattr: tuple[str, ...]
-    threads: int
-    vector_bits: int
-    gpu_arch: str = ""
-
-    def value(self) -> TargetInfo:
-        return checked_target(TargetInfo(**{name: getattr(self, name) for name in _TargetLine.model_fields}))
-
-
 class _Line(_Strict):
     # Named "schema" in the file, a word that pydantic's classes have taken.
     format: int = Field(alias="schema")
     record: _RecordLine | None = None
-    target: _TargetLine | None = None
+    target: TargetInfo | None = None
 
 
 def line_of(value: Record | TargetInfo) -> str:
@@ -226,49 +210,17 @@ def export_file(logs: TuningLogs, path: str | os.PathLike[str], selection: Selec
         OutputError: the file cannot be written.
     """
     count = 0
-    with _replacing(Path(path)) as file:
-        for line in export(logs, selection):
-            count += line.startswith(_RECORD_START)
-            file.write(line + "\n")
-    return count
-
-
-@contextmanager
-def _replacing(path: Path) -> Iterator[IO[str]]:
-    """A new file that takes the place of ``path`` when it is complete and on the disk."""
-    temporary = None
     try:
-        if path.exists() and not path.is_file():
-            # A pipe or /dev/stdout: written to, never replaced. A folder raises here.
-            with path.open("w", encoding="utf-8", newline="\n") as file:
-                yield file
-            return
-        # Through a link, the file that it leads to is replaced, not the link.
-        path = path.resolve()
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", newline="\n", dir=path.parent, prefix=f".{path.name}.", delete=False
-        ) as file:
-            temporary = Path(file.name)
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        # Temporary files are made for the owner's eyes only; an export is meant to be shared.
-        temporary.chmod(0o666 & ~_umask())
-        temporary.replace(path)
+        with replacing(Path(path)) as file:
+            for line in export(logs, selection):
+                count += line.startswith(_RECORD_START)
+                file.write(line.encode() + b"\n")
     except OSError as error:
         raise OutputError(
             f"{path}: cannot be written ({error.strerror}); free space, change its permissions, "
             "or choose another path"
         ) from error
-    finally:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+    return count
 
 
 def _dumps(value: dict[str, Any]) -> str:
@@ -286,7 +238,7 @@ def _parse(path: Path, line: Line) -> Record | TargetInfo:
         if parsed.record is not None and parsed.target is None:
             return parsed.record.value()
         if parsed.target is not None and parsed.record is None:
-            return parsed.target.value()
+            return checked_target(parsed.target)
     except InvalidRecordError as error:
         raise broken(path, line, str(error)) from None
     raise broken(path, line, "a line holds either a record or a target")

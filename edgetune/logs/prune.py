@@ -49,7 +49,8 @@ class PruneRule:
             reasons.append(column.versions[name].as_string() == version)
         if not reasons:
             raise UsageError(
-                "nothing to prune: say what should go with --keep-best, --failures, --older-than or --version"
+                "nothing to prune: say what should go with --keep-best, --failures, --older-than or "
+                "--measured-with"
             )
         return and_(or_(*reasons), *self.within.conditions())
 

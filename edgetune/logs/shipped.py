@@ -6,7 +6,6 @@ target only; so what is read is the file of the target asked for and those of si
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 
 from edgetune.errors import LogsError
@@ -14,22 +13,8 @@ from edgetune.logs.database import TuningLogs
 from edgetune.logs.exchange import read_file, store
 from edgetune.logs.opening import open_logs
 from edgetune.logs.similar import similar, similar_targets
-from edgetune.logs.values import TargetInfo, TargetLike, fingerprint_of
+from edgetune.logs.values import TargetInfo, TargetLike
 from edgetune.records import Record
-
-
-def shipped_records(target: str | TargetLike, folder: Path | None = None) -> list[Record]:
-    """The shipped records for one target.
-
-    Args:
-        target: the target or its fingerprint.
-        folder: where to look; default is what came with this edgetune.
-
-    Raises:
-        LogsError: a shipped file is damaged, or holds records of another target than its name says.
-    """
-    files = _files(folder, fingerprint_of(target))
-    return [value for path in files for value in _values(path) if isinstance(value, Record)]
 
 
 def open_shipped(target: TargetLike, folder: Path | None = None) -> TuningLogs:
@@ -68,11 +53,6 @@ class LayeredLogs:
         """The user's fastest record of a workload on one target, else the shipped one, else None."""
         return self._logs.best(workload, target) or self._below(target).best(workload, target)
 
-    def records(self, workloads: Iterable[str], target: TargetLike) -> list[Record]:
-        """All records of ``workloads`` for one target: the user's, then the shipped."""
-        wanted = list(workloads)
-        return self._logs.records(wanted, target) + self._below(target).records(wanted, target)
-
     def similar(self, workload: str, target: TargetLike, limit: int = 4) -> list[Record]:
         """The best records of a workload on the closest other targets: the user's, then the shipped."""
         own = similar(self._logs, workload, target, limit)
@@ -84,12 +64,12 @@ class LayeredLogs:
         return self._shipped[target.fingerprint]
 
 
-def _files(folder: Path | None, fingerprint: str = "*") -> list[Path]:
+def _files(folder: Path | None) -> list[Path]:
     if folder is None:
         from edgetune.resources import data_path
 
         folder = data_path("tuning_logs")
-    return sorted(folder.glob(f"*-{fingerprint}.jsonl"))
+    return sorted(folder.glob("*-*.jsonl"))
 
 
 def _target_of(path: Path) -> TargetInfo:

@@ -6,11 +6,15 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from pydantic import ConfigDict
 
 from edgetune.records import Failure, FailureKind, Record, Timing
+
+if TYPE_CHECKING:
+    from edgetune.targets import Target
 
 MAX_TRACE_CHARS = 2_000_000
 MAX_MESSAGE_CHARS = 16_000
@@ -29,27 +33,6 @@ class InvalidRecordError(ValueError):
     """A record breaks the rules of the logs: a bug in the caller, or bad data from elsewhere."""
 
 
-class TargetLike(Protocol):
-    """What the logs need to know of a target; ``edgetune.targets.Target`` has it."""
-
-    @property
-    def fingerprint(self) -> str: ...  # noqa: D102
-    @property
-    def name(self) -> str: ...  # noqa: D102
-    @property
-    def kind(self) -> str: ...  # noqa: D102
-    @property
-    def mtriple(self) -> str: ...  # noqa: D102
-    @property
-    def mcpu(self) -> str: ...  # noqa: D102
-    @property
-    def mattr(self) -> Sequence[str]: ...  # noqa: D102
-    @property
-    def threads(self) -> int: ...  # noqa: D102
-    @property
-    def vector_bits(self) -> int: ...  # noqa: D102
-
-
 @dataclass(frozen=True)
 class TargetInfo:
     """A target as the logs remember it, enough to judge how close another one is.
@@ -58,6 +41,9 @@ class TargetInfo:
     vector register; ``gpu_arch`` is the GPU's (``sm_87``), empty for a CPU, and the CPU beside a GPU is the
     one that drives it.
     """
+
+    # How pydantic reads one from a file.
+    __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
 
     fingerprint: str
     name: str
@@ -85,11 +71,15 @@ class TargetInfo:
         )
 
 
+TargetLike: TypeAlias = "Target | TargetInfo"
+"""A target, or what the logs remember of one."""
+
+
 def gpu_arch_of(target: TargetLike) -> str:
     """The architecture of the target's GPU, as ``sm_87``; empty for a CPU."""
     if isinstance(target, TargetInfo):
         return target.gpu_arch
-    return str(getattr(getattr(target, "gpu", None), "arch", ""))
+    return target.gpu.arch if target.gpu else ""
 
 
 def fingerprint_of(target: str | TargetLike) -> str:

@@ -19,7 +19,7 @@ from typing import Any
 import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto
 
-from edgetune.bundle.atomic import publish, staging, writing
+from edgetune.atomic import publish, staging, writing
 from edgetune.errors import UsageError, did_you_mean
 from edgetune.model import graphs, interface, shapes
 from edgetune.model.interface import Value

@@ -12,7 +12,7 @@ import onnx
 from google.protobuf.message import DecodeError, EncodeError, Message
 from onnx import AttributeProto, ModelProto, TensorProto
 
-from edgetune.errors import ModelError
+from edgetune.errors import ModelError, first_line
 from edgetune.model import graphs
 
 LIMIT_BYTES = 2**31 - 1
@@ -84,7 +84,7 @@ def _load_file(path: Path) -> SourceModel:
             onnx.load_external_data_for_model(proto, str(path.parent))
         except (OSError, ValueError, onnx.checker.ValidationError) as error:
             raise ModelError(
-                f"the external data of {path} cannot be read: {_first_line(error)}; "
+                f"the external data of {path} cannot be read: {first_line(error)}; "
                 "copy the model again, with the files it was saved with"
             ) from error
     return SourceModel(proto, path.stem, digest.hexdigest())
@@ -252,7 +252,3 @@ def _external_files(proto: ModelProto, path: Path) -> list[Path]:
     if sum(file.stat().st_size for file in files) > LIMIT_BYTES:
         raise ModelError(_too_large(f"{path}, with its external data,"))
     return files
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

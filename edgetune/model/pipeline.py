@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import onnx
 from onnx import ModelProto
 
-from edgetune.errors import EdgetuneError
+from edgetune.errors import EdgetuneError, first_line
 from edgetune.model import graphs, interface
 
 log = logging.getLogger(__name__)
@@ -120,7 +120,7 @@ def checker_problem(model: ModelProto) -> str | None:
     try:
         onnx.checker.check_model(graphs.skeleton(model))
     except (onnx.checker.ValidationError, ValueError) as error:
-        return f"onnx.checker refuses the result: {_first_line(error)}"
+        return f"onnx.checker refuses the result: {first_line(error)[:200]}"
     return None
 
 
@@ -129,9 +129,5 @@ def inference_problem(model: ModelProto) -> str | None:
     try:
         onnx.shape_inference.infer_shapes(graphs.skeleton(model), strict_mode=True, data_prop=True)
     except (onnx.shape_inference.InferenceError, ValueError, RuntimeError) as error:
-        return f"shape inference finds the result inconsistent: {_first_line(error)}"
+        return f"shape inference finds the result inconsistent: {first_line(error)[:200]}"
     return None
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

@@ -21,6 +21,7 @@ from pathlib import Path
 import platformdirs
 import pydantic
 
+from edgetune.atomic import replacing
 from edgetune.config import load_settings
 from edgetune.errors import ModelError, OutputError, UsageError, did_you_mean
 from edgetune.resources import data_path
@@ -193,19 +194,11 @@ def copy_to(path: Path, folder: Path) -> Path:
 
 def _place(data: bytes, path: Path) -> None:
     """Write ``data`` to ``path`` in one step: a reader sees all of it or nothing."""
-    temporary = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(
-            dir=path.parent, prefix=f".{path.name}.", suffix=".part", delete=False
-        ) as stream:
-            temporary = Path(stream.name)
-            stream.write(data)
-        temporary.chmod(0o644)
-        temporary.replace(path)
+        with replacing(path) as file:
+            file.write(data)
     except OSError as error:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
         raise OutputError(
             f"{path} cannot be written: {error.strerror}; free some space, or choose another folder "
             "(EDGETUNE_MODELS_CACHE sets the cache's)"

@@ -10,7 +10,7 @@ import numpy as np
 from onnx import ModelProto
 
 from edgetune import narrow
-from edgetune.errors import ModelError
+from edgetune.errors import ModelError, first_line
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 
@@ -75,5 +75,4 @@ class Session:
 
 def reason(error: Exception) -> str:
     """The first line of an ONNX Runtime error, without its codes and source paths."""
-    first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    return _NOISE.sub("", first).strip().rstrip(".")[:400]
+    return _NOISE.sub("", first_line(error)).strip().rstrip(".")[:400]

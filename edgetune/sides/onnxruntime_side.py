@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edgetune.errors import ModelError
+from edgetune.errors import ModelError, first_line
 from edgetune.sides.base import SideSpec
 
 if TYPE_CHECKING:
@@ -92,8 +92,7 @@ def _widened(path: str) -> Widened:
 
 
 def _reason(error: Exception) -> str:
-    first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    return _NOISE.sub("", first).strip()[:400]
+    return _NOISE.sub("", first_line(error)).strip()[:400]
 
 
 def open_side(spec: SideSpec) -> OnnxRuntimeSide:

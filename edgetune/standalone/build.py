@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from edgetune.errors import ToolchainError
 from edgetune.records import CompiledModel
-from edgetune.standalone.compiler import SOURCES, archiver, compile_object, run, runtime_objects
+from edgetune.standalone.compiler import SOURCES, archiver, compile_object, runtime_objects
 from edgetune.standalone.emit import Identity, PackedWeights, emit_header, emit_program, program_symbol
 from edgetune.standalone.program import Program
 from edgetune.standalone.weights import checksum, pack
-from edgetune.toolchain import link_relocatable, link_shared
+from edgetune.toolchain import link_relocatable, link_shared, run_tool
 
 if TYPE_CHECKING:
     from edgetune.targets import Target
@@ -114,7 +114,8 @@ def _static(objects: Sequence[bytes | Path], runtime: Sequence[bytes], target: T
         path.write_bytes(data)
     output = work / ARCHIVE
     # D: no times and owners, so that the same input gives the same bytes.
-    run([*archiver(target.arch), "rcsD", str(output), *map(str, members)], f"packing {ARCHIVE}")
+    command = [*archiver(target.arch), "rcsD", str(output), *map(str, members)]
+    run_tool(command, "packing", output, "report the model")
     if not output.is_file():
         raise ToolchainError(f"{ARCHIVE} was not written; check that the temporary folder has space")
     return output.read_bytes()

@@ -10,19 +10,18 @@ import functools
 import hashlib
 import os
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from edgetune.cpu import architecture
 from edgetune.errors import ToolchainError
-from edgetune.toolchain import GNU_PREFIX, versions, zig
+from edgetune.toolchain import GNU_PREFIX, run_tool, zig
+from edgetune.versions import versions
 
 SOURCES = Path(__file__).parent / "c"
 RUNTIME = ("error.c", "cpu.c", "pool.c", "runtime.c")
 
-_TIMEOUT_S = 240
 _FLAGS = (
     *("-std=c11", "-O2", "-g0", "-fPIC", "-fvisibility=hidden", "-ffunction-sections", "-fdata-sections"),
     *("-fno-stack-protector", "-fno-asynchronous-unwind-tables", "-fno-ident", "-Wall", "-Wextra", "-Werror"),
@@ -86,6 +85,7 @@ def compile_object(
 
     Raises:
         ToolchainError: there is no compiler, or it refused the source.
+        OutputError: the disk is full.
     """
     options = [f"-D{name}={value}" if value else f"-D{name}" for name, value in (defines or {}).items()]
     flags = (*_FLAGS, *_ARCH_FLAGS.get(arch, ()))
@@ -93,7 +93,7 @@ def compile_object(
     with tempfile.TemporaryDirectory(prefix="edgetune-cc-") as cache:
         # zig keeps what it compiles for good: nothing of ours is compiled twice.
         environment = os.environ | {"ZIG_GLOBAL_CACHE_DIR": cache, "ZIG_LOCAL_CACHE_DIR": cache}
-        run(command, f"compiling {source.name}", environment)
+        run_tool(command, "compiling", output, "report the model", environment)
 
 
 def runtime_objects(arch: str) -> tuple[bytes, ...]:
@@ -116,35 +116,6 @@ def runtime_objects(arch: str) -> tuple[bytes, ...]:
             )
         _keep(Path(work), names, folder)
         return tuple(Path(work, name).read_bytes() for name in names)
-
-
-def run(command: Sequence[str], what: str, environment: Mapping[str, str] | None = None) -> None:
-    """Run a tool, and say in the words of a ToolchainError why it failed."""
-    try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_TIMEOUT_S,
-            env=environment,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise ToolchainError(
-            f"{what} did not end within {_TIMEOUT_S} s; try again when the machine is less busy"
-        ) from error
-    except OSError as error:
-        raise ToolchainError(
-            f"cannot start {command[0]}: {error.strerror}; run 'pip install --force-reinstall ziglang'"
-        ) from error
-    if done.returncode != 0:
-        message = "; ".join((done.stderr or done.stdout).strip().splitlines()[:5])
-        raise ToolchainError(
-            f"{what} with {Path(command[0]).name} failed: {message or f'exit status {done.returncode}'}; "
-            "check that the disk has space, and report the model if it has"
-        )
 
 
 def _runtime_key(arch: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import tomllib
 from pathlib import Path
@@ -11,7 +10,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from edgetune.errors import OutputError, TargetError, did_you_mean
+from edgetune.atomic import replacing, writing
+from edgetune.errors import TargetError, did_you_mean
 from edgetune.resources import data_path
 from edgetune.targets.target import Gpu, Target, Toolchain
 
@@ -87,15 +87,8 @@ def write_target(target: Target, path: Path) -> None:
     Raises:
         OutputError: the file cannot be written.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_text(to_toml(target), encoding="utf-8")
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise OutputError(
-            f"cannot write the target file {path}: {error.strerror}; choose another place for it"
-        ) from error
+    with writing(path, "the target file"), replacing(path) as file:
+        file.write(to_toml(target).encode())
 
 
 def _toml_value(value: object) -> str:

@@ -22,5 +22,6 @@ In the order of the flow:
 ``zygote.py``           the process that forks them
 ``interrupt.py``        Ctrl-C
 ``outcome.py``          what is reported, at the end and on the way
+``replay.py``           a run on recorded timings
 ======================  =================================================================
 """

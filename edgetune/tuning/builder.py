@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from edgetune.errors import last_line
 from edgetune.records import Artifact, Candidate, Failure, FailureKind, Stage, Task
 from edgetune.targets import Target
 from edgetune.tuning.arguments import Prepared
 from edgetune.tuning.build import build_candidate
 from edgetune.tuning.reference import reference_outputs
-from edgetune.tuning.workers import Call, Outcome, WorkerCrashError, WorkerPool, WorkerTimeoutError, reason
+from edgetune.tuning.workers import Call, Outcome, WorkerCrashError, WorkerPool, WorkerTimeoutError
 
 Built = Artifact | Failure
 
@@ -84,7 +85,7 @@ class Builder:
 def _prepared(task: Task, outcome: Outcome) -> Prepared:
     if isinstance(outcome, Exception):
         raise PrepareError(
-            f"its unscheduled kernel does not run, so nothing can be checked: {reason(outcome)}"
+            f"its unscheduled kernel does not run, so nothing can be checked: {last_line(outcome)[:300]}"
         )
     specs, expected = outcome
     return Prepared(task, specs, expected)

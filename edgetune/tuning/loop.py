@@ -22,7 +22,6 @@ from edgetune.errors import TuningError
 from edgetune.logs.values import is_settled
 from edgetune.machine import usable_cores
 from edgetune.records import Artifact, Candidate, Failure, FailureKind, Record, Task, Timing
-from edgetune.toolchain import versions
 from edgetune.tuning.allocation import AllocationPolicy, GainPolicy, TaskState
 from edgetune.tuning.builder import Builder, CandidateBuilder
 from edgetune.tuning.gate import Gate
@@ -35,6 +34,7 @@ from edgetune.tuning.pulse import build_pulse
 from edgetune.tuning.search import Measured, SearchFactory, SearchSettings, Spaces
 from edgetune.tuning.search_process import SearchProcess
 from edgetune.tuning.workers import PRELOAD, ForkServer, WorkerPool
+from edgetune.versions import versions
 
 if TYPE_CHECKING:
     from edgetune.devices.transport import Device

@@ -119,11 +119,6 @@ class Pipeline:
         with self.lock:
             self.lock.notify_all()
 
-    def join(self, timeout_s: float) -> None:
-        """Wait for the threads to end."""
-        for thread in self._threads:
-            thread.join(timeout_s)
-
     def next(self, stop: Callable[[], bool]) -> list[Batch]:
         """Wait for batches and return all that are ready; none when ``stop`` says so, or there will be none.
 

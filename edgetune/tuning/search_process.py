@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from edgetune.errors import last_line
 from edgetune.records import Candidate, Task
 from edgetune.tuning.cost_model import CostModel
 from edgetune.tuning.search import EvolutionarySearch, Measured, SearchSettings
@@ -17,7 +18,6 @@ from edgetune.tuning.workers import (
     WorkerError,
     WorkerPool,
     WorkerTimeoutError,
-    reason,
 )
 
 TIMEOUT_S = 120.0
@@ -87,7 +87,7 @@ class RemoteSearch:
                 break
             # It may have been killed for memory: once more, in a new process.
         if isinstance(outcome, WorkerError | WorkerCrashError | WorkerTimeoutError):
-            raise SearchError(f"the search failed: {reason(outcome)}") from outcome
+            raise SearchError(f"the search failed: {last_line(outcome)[:300]}") from outcome
         self._told = len(self._measured)
         proposals: list[Candidate] = outcome
         return proposals

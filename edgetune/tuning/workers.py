@@ -52,12 +52,6 @@ class WorkerTimeoutError(Exception):
     """The call did not end in time; the worker was killed."""
 
 
-def reason(failure: Exception) -> str:
-    """A failed call in one line: the last line of its message, where TVM puts the reason."""
-    lines = str(failure).strip().splitlines()
-    return lines[-1].strip()[:300] if lines else type(failure).__name__
-
-
 Outcome = Any | WorkerError | WorkerCrashError | WorkerTimeoutError
 """What a call gives: its result, or one of the exceptions above as a value."""
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgetune.bundle import atomic
+from edgetune import atomic
 from edgetune.bundle.assemble import records_digest
 from edgetune.bundle.manifest import ALIGNMENT_BYTES
 from edgetune.bundle.reader import open_bundle
@@ -219,7 +219,7 @@ def test_full_disk(stand_in, bundle, tmp_path):
         """
         import resource, signal, sys
         from pathlib import Path
-        from edgetune.bundle.atomic import publish, staging, writing
+        from edgetune.atomic import publish, staging, writing
         from edgetune.errors import OutputError
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
@@ -263,7 +263,7 @@ def test_killed_while_replacing_leaves_one_whole_bundle(stand_in, bundle):
         """
         import os, shutil, sys
         from pathlib import Path
-        from edgetune.bundle.atomic import publish, staging
+        from edgetune.atomic import publish, staging
         out = Path(sys.argv[1])
         print("ready", flush=True)
         while True:

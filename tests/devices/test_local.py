@@ -10,7 +10,7 @@ import numpy as np
 import psutil
 import pytest
 
-from edgetune.devices.inventory import list_devices, open_device
+from edgetune.devices.inventory import open_device
 from edgetune.devices.local import local_device
 from edgetune.devices.session import (
     Session,
@@ -18,7 +18,6 @@ from edgetune.devices.session import (
     SessionLostError,
     SessionTimeoutError,
     lease,
-    queue_of,
 )
 from edgetune.devices.transport import Device, Endpoint, Transport
 from edgetune.errors import DeviceError
@@ -216,13 +215,7 @@ def test_a_tracker_that_is_no_tracker():
         lease(device, 1.0)
 
 
-def test_the_tracker_s_queue_can_be_asked(device, session):
-    endpoint = device.transport.endpoint(10)
-    assert queue_of(endpoint)["queue_info"][endpoint.key] == {"free": 0, "pending": 0}
-
-
 def test_the_inventory_knows_local_only():
-    assert list_devices() == ("local",)
     assert open_device(None, 1).name == "local"
     with pytest.raises(DeviceError, match="did you mean local"):
         open_device("locla", 1)

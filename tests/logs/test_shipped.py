@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from edgetune.errors import LogsError
-from edgetune.logs import LayeredLogs, TargetInfo, TuningLogs, open_logs, open_shipped, shipped_records
+from edgetune.logs import LayeredLogs, TargetInfo, TuningLogs, open_logs, open_shipped
 from edgetune.logs.exchange import line_of, read_file
 from edgetune.logs.testing import CRASH, ELSEWHERE, HERE, record, target
 from edgetune.records import Record
@@ -33,9 +33,10 @@ def test_the_file_of_the_target_is_read(tmp_path: Path) -> None:
     ship(tmp_path, target(), record(), record(CRASH, trace="[1]"))
     ship(tmp_path, target(ELSEWHERE, name="board-two"), record(target=ELSEWHERE))
     (tmp_path / "README.md").write_text("not records")
-    assert shipped_records(HERE, tmp_path) == [record(), record(CRASH, trace="[1]")]
-    assert shipped_records(target(), tmp_path) == shipped_records(HERE, tmp_path)
-    assert shipped_records("f" * 16, tmp_path) == []
+    with open_shipped(target(), tmp_path) as shipped:
+        assert shipped.records(["a" * 16], HERE) == [record(), record(CRASH, trace="[1]")]
+    with open_shipped(target("f" * 16, mtriple="riscv64-linux-gnu"), tmp_path) as shipped:
+        assert list(shipped.every()) == []
 
 
 def test_other_targets_files_cost_one_line(tmp_path: Path) -> None:
@@ -57,9 +58,8 @@ def test_other_targets_files_cost_one_line(tmp_path: Path) -> None:
 )
 def test_a_damaged_file(tmp_path: Path, values: list[Record | TargetInfo], end: str, reason: str) -> None:
     ship(tmp_path, target(), *values, end=end)
-    for read in (shipped_records, open_shipped):
-        with pytest.raises(LogsError, match=f"shipped tuning logs .* are damaged: .*{reason}.*install"):
-            read(target(), tmp_path)
+    with pytest.raises(LogsError, match=f"shipped tuning logs .* are damaged: .*{reason}.*install"):
+        open_shipped(target(), tmp_path)
 
 
 def test_a_file_that_does_not_start_with_its_target(tmp_path: Path) -> None:
@@ -76,7 +76,6 @@ def test_the_users_record_comes_first(tmp_path: Path, logs: TuningLogs) -> None:
     assert layered.best(WORKLOAD, target()) == record(1e-6, trace="[1]", device="lab")
     logs.add(record(1e-3, trace="[3]"))
     assert layered.best(WORKLOAD, target()) == record(1e-3, trace="[3]")
-    assert [found.trace for found in layered.records([WORKLOAD], target())] == ["[2]", "[3]", "[1]"]
     assert layered.best("b" * 16, target()) is None
     assert list(logs.every()) == [record(CRASH, trace="[2]"), record(1e-3, trace="[3]")]
 
@@ -119,6 +118,7 @@ def test_what_is_shipped_is_whole_and_for_a_shipped_target() -> None:
     files = sorted(data_path("tuning_logs").glob("*.jsonl"))
     assert {path.name for path in files} <= names
     for path in files:
-        fingerprint = path.stem.rpartition("-")[2]
-        assert shipped_records(fingerprint)
-        assert isinstance(next(read_file(path)), TargetInfo)
+        first, *records = read_file(path)
+        assert isinstance(first, TargetInfo)
+        assert records
+        assert {value.target for value in records} == {path.stem.rpartition("-")[2]}

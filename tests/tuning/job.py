@@ -33,7 +33,7 @@ def main(path, trials):
     from edgetune.tuning.loop import tune_tasks
     from edgetune.tuning.measure import DeviceMeasurer
     from edgetune.tuning.options import Budget, MeasureOptions, TuningOptions
-    from edgetune.tuning.spaces import stock_spaces
+    from tests.tuning.spaces import stock_spaces
 
     measure = DeviceMeasurer.measure
 
@@ -72,10 +72,6 @@ def say(**what):
 
 def serve():
     import tvm  # noqa: F401
-
-    import edgetune.logs
-    import edgetune.tuning.loop
-    import edgetune.tuning.spaces  # noqa: F401
 
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     for line in sys.stdin:

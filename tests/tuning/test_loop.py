@@ -24,8 +24,8 @@ from edgetune.tuning.outcome import TaskStatus
 from edgetune.tuning.pulse import build_pulse
 from edgetune.tuning.search import SearchSettings
 from edgetune.tuning.search_process import SearchProcess
-from edgetune.tuning.spaces import stock_spaces
 from edgetune.tuning.workers import WorkerPool
+from tests.tuning.spaces import stock_spaces
 
 OPTIONS = TuningOptions(
     seed=5, batch=8, first_batch=4, patience=24, measure=MeasureOptions(run_timeout_s=1.0)

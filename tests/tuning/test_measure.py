@@ -12,7 +12,7 @@ from edgetune.tuning.measure import DeviceMeasurer
 from edgetune.tuning.options import MeasureOptions
 from edgetune.tuning.pulse import build_pulse
 from edgetune.tuning.reference import reference_outputs
-from edgetune.tuning.spaces import stock_spaces
+from tests.tuning.spaces import stock_spaces
 
 OPTIONS = MeasureOptions(run_timeout_s=1.0)
 

@@ -9,7 +9,7 @@ from edgetune.tuning.build import entry_module
 from edgetune.tuning.cost_model import CostModel
 from edgetune.tuning.search import EvolutionarySearch, SearchSettings
 from edgetune.tuning.search_process import SearchError, SearchProcess
-from edgetune.tuning.spaces import stock_spaces
+from tests.tuning.spaces import stock_spaces
 
 FAILED = Failure(Stage.BUILD, FailureKind.ERROR, "no")
 
@@ -157,9 +157,7 @@ def test_a_search_in_its_process_goes_on_after_the_process_died(remote, settings
 
 
 def test_a_task_without_spaces_is_a_search_error(remote, target, kernels):
-    from edgetune.tuning import spaces
-
-    settings = SearchSettings(target, spaces.stock_spaces, seed=1, threads=1)
+    settings = SearchSettings(target, stock_spaces, seed=1, threads=1)
     broken = kernels.matmul()
     import dataclasses
 

@@ -14,7 +14,7 @@ from tvm import relax, te, tirx
 
 from edgetune.errors import UnsupportedModelError
 from edgetune.graph.converters import narrow as narrow_types
-from edgetune.graph.converters.base import Node, const, converter, dtype, positive_axis, shape
+from edgetune.graph.converters.base import Node, converter, dtype, positive_axis, shape
 
 QUANTIZED = ("uint8", "int8", "uint16", "int16")
 """The integer types that values are quantised to here."""
@@ -198,11 +198,6 @@ def zero_or_none(value: Any) -> Any:
     if value is None or (known is not None and not np.any(known.numpy())):
         return None
     return value
-
-
-def default_zero(kind: str = "uint8") -> Any:
-    """The zero point of an operand without one, which also says its type."""
-    return const(np.zeros((), kind))
 
 
 CONVERTERS: dict[str, type] = {

@@ -1,4 +1,4 @@
-"""MetaSchedule's own design spaces: what a task is searched in where edgetune has no schedule for it."""
+"""MetaSchedule's own design spaces, for kernels that are none of edgetune's."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Put a finished directory or file in the place of an older one, so that no reader sees half of it.
+"""Puts a finished file or directory in the place of an older one, so that no reader sees half of it.
 
-What is to appear at ``out`` is first made beside it, under ``.NAME.tmp-PID-XXXX``, and forced to the
-disk; then both names are exchanged in one step where the system can do that (Linux), else in two.
+What is to appear is first made beside its place, under ``.NAME.tmp-PID-XXXX``, and forced to the disk. A file
+then takes the older one's name (:func:`replacing`). A directory and what is under its name are exchanged in one
+step where the system can do that (Linux), else in two (:func:`staging`, :func:`publish`).
 """
 
 from __future__ import annotations
@@ -13,14 +14,62 @@ import re
 import secrets
 import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 from edgetune.errors import OutputError
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
+
+
+@contextmanager
+def replacing(path: Path, mode: int = 0o666) -> Iterator[IO[bytes]]:
+    """A new file that takes the place of ``path`` when it is complete; nothing is left of it otherwise.
+
+    Through a link, the file that it leads to is replaced, not the link. What is no plain file, a pipe or
+    ``/dev/stdout``, is written to as it is.
+
+    Args:
+        path: where the file is to appear, in a folder that exists.
+        mode: its permissions, from which the process's umask takes away.
+
+    Raises:
+        OSError: it cannot be written; what was there before still is.
+    """
+    if path.exists() and not path.is_file():
+        with path.open("wb") as file:
+            yield file
+        return
+    path = path.resolve()
+    temporary = _beside(path)
+    try:
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def filling(folder: Path) -> Iterator[Path]:
+    """A new folder that becomes ``folder`` when it is complete, unless another process was quicker: for caches.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".new-") as work:
+        made = Path(work, folder.name)
+        made.mkdir()
+        yield made
+        with suppress(OSError):
+            made.rename(folder)
 
 
 @contextmanager
@@ -37,7 +86,7 @@ def staging(out: Path, what: str = "the bundle", option: str = "--out") -> Itera
     with writing(out, what, option):
         out.parent.mkdir(parents=True, exist_ok=True)
         _sweep(out)
-        work = out.parent / f".{out.name}.tmp-{os.getpid()}-{secrets.token_hex(4)}"
+        work = _beside(out)
         work.mkdir()
     try:
         yield work
@@ -59,6 +108,8 @@ def writing(out: Path, what: str = "the bundle", option: str = "--out") -> Itera
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             reason = "no space is left on the disk; free some"
+        elif error.errno == errno.ENOENT:
+            reason = "there is no such folder; make it"
         elif error.errno in (errno.EEXIST, errno.ENOTDIR):
             reason = "a part of the path is a file; correct it"
         else:
@@ -86,6 +137,10 @@ def publish(finished: Path, out: Path) -> None:
             os.rename(old, out)
             raise
     _sync(out.parent)
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.tmp-{os.getpid()}-{secrets.token_hex(4)}")
 
 
 def _exchange(first: Path, second: Path) -> bool:
