@@ -166,6 +166,8 @@ GENERATING = re.compile(
 
 def settings(case: Any) -> dict[str, np.ndarray]:
     """Small inputs that say what to do: integers and flags, and floats of some operators."""
+    from edgetune.dtypes import plain
+
     names = [value.name for value in case.model.graph.input]
     floats = case.model.graph.node and (
         case.model.graph.node[0].op_type in FLOAT_SETTINGS or case.name.startswith("test_range_")
@@ -177,7 +179,7 @@ def settings(case: Any) -> dict[str, np.ndarray]:
             continue
         array = np.asarray(value)
         kinds = "iubf" if floats and (index or first_counts) else "iub"
-        if array.ndim <= 1 and array.size <= MAX_SETTING_ELEMENTS and array.dtype.kind in kinds:
+        if array.ndim <= 1 and array.size <= MAX_SETTING_ELEMENTS and plain(array).dtype.kind in kinds:
             found[name] = array
     return found
 
