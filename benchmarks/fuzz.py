@@ -7,8 +7,8 @@
 A model is checked, compiled with default schedules, run on two sets of random inputs and compared with
 ONNX Runtime's values. Worker processes take one model after another, each with a deadline; one that dies
 or hangs counts against its model and is replaced. Where edgetune and ONNX Runtime differ and ONNX's
-reference implementation sides with edgetune, or TopK sorts NaN, the case is ``disputed``, not wrong. Exit code 1 when any
-case is wrong, failed (an exception that is no message for users), crashed or hung.
+reference implementation sides with edgetune, or TopK sorts NaN, the case is ``disputed``, not wrong. Exit
+code 1 when any case is wrong, failed (an exception that is no message for users), crashed or hung.
 """
 
 from __future__ import annotations

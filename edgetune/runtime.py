@@ -225,6 +225,10 @@ def _engine() -> Any:
 
             # The process keeps it for good; global, because model libraries look up its symbols.
             ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)
+            # TVM's sorting, which TopK calls, lies in a library beside it.
+            extra = library.with_name(f"{prefix}tvm_runtime_extra{suffix}")
+            if extra.is_file():
+                ctypes.CDLL(str(extra), ctypes.RTLD_GLOBAL)
             return tvm_ffi
     raise ToolchainError(
         "TVM's runtime library was not found in the package 'apache-tvm'; install it again with "
