@@ -24,6 +24,7 @@ from edgetune.benchmarking.roofline import UNKNOWN, Roofline, measure
 from edgetune.bundle.inputs import choose_inputs
 from edgetune.bundle.manifest import KernelEntry, Manifest
 from edgetune.bundle.reader import open_bundle
+from edgetune.dtypes import numpy_dtype
 from edgetune.errors import DeviceError, UsageError
 from edgetune.runtime import AnyModel, LoadedModel, load
 
@@ -240,7 +241,9 @@ def _entries_observer(times_ns: list[int]) -> Callable[..., int]:
 
 
 def _size_bytes(argument: Any) -> int:
-    return int(np.from_dlpack(argument).nbytes) if hasattr(argument, "__dlpack__") else 0
+    if not hasattr(argument, "__dlpack__"):
+        return 0
+    return int(np.prod(argument.shape, dtype=np.int64)) * numpy_dtype(str(argument.dtype)).itemsize
 
 
 def summarize(

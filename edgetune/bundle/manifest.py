@@ -24,6 +24,7 @@ from pydantic import (
     model_validator,
 )
 
+from edgetune.dtypes import EXTENDED, numpy_dtype
 from edgetune.errors import BundleError, UnsupportedModelError
 from edgetune.records import TensorSpec
 from edgetune.sizes import Dimension, Sizes
@@ -47,6 +48,7 @@ DTYPES = frozenset(
     [
         *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
         *("float16", "float32", "float64"),
+        *EXTENDED,
     ]
 )
 
@@ -81,7 +83,7 @@ class Tensor(Part):
     @property
     def size_bytes(self) -> int:
         """Size of the tensor's values."""
-        return int(np.dtype(self.dtype).itemsize * np.prod(self.shape, dtype=np.int64))
+        return int(numpy_dtype(self.dtype).itemsize * np.prod(self.shape, dtype=np.int64))
 
     def spec(self) -> TensorSpec:
         """The same as the record that the stages exchange."""
@@ -92,12 +94,12 @@ class Tensor(Part):
         """From the record that the stages exchange.
 
         Raises:
-            UnsupportedModelError: NumPy has no such dtype (bfloat16, float8, strings).
+            UnsupportedModelError: it is no type of numbers (strings).
         """
         if spec.dtype not in DTYPES:
             raise UnsupportedModelError(
                 f"{spec.name!r} has dtype {spec.dtype}, which a bundle cannot take or give; "
-                "cast it to float32 in the model"
+                "cut this part off the model and run it beside the bundle"
             )
         return cls(name=spec.name, dtype=spec.dtype, shape=tuple(spec.shape))
 
@@ -308,7 +310,7 @@ class Manifest(Part):
     def frozen_inputs(self) -> dict[str, np.ndarray]:
         """The fixed inputs of the original model, as arrays."""
         return {
-            name: np.array(value["values"], value["dtype"]).reshape(value["shape"])
+            name: np.array(value["values"], numpy_dtype(value["dtype"])).reshape(value["shape"])
             for name, value in self.frozen.items()
         }
 

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from edgetune.bundle import manifest as m
+from edgetune.bundle.arrays import load_npz
 from edgetune.bundle.package import choose, parse_package
 from edgetune.bundle.storage import Extent, Storage, open_storage
 from edgetune.cpu import architecture, missing_features
@@ -57,11 +58,10 @@ class Bundle:
             return ()
         runs: dict[int, dict[str, dict[str, np.ndarray]]] = {0: {"input": {}, "output": {}}}
         try:
-            with np.load(io.BytesIO(extent.read()), allow_pickle=False) as arrays:
-                for key in arrays.files:
-                    if match := _RECORDED.fullmatch(key):
-                        run = runs.setdefault(int(match[1] or 0), {"input": {}, "output": {}})
-                        run[match[2]][match[3]] = arrays[key]
+            for key, array in load_npz(io.BytesIO(extent.read())).items():
+                if match := _RECORDED.fullmatch(key):
+                    run = runs.setdefault(int(match[1] or 0), {"input": {}, "output": {}})
+                    run[match[2]][match[3]] = array
         except (ValueError, OSError, zipfile.BadZipFile) as error:
             raise _changed(self.path, m.REFERENCE) from error
         return tuple(ReferenceRun(runs[number]["input"], runs[number]["output"]) for number in sorted(runs))

@@ -15,6 +15,7 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
+from edgetune.dtypes import EXTENDED
 from edgetune.errors import NotStandaloneError
 from edgetune.graph.compile import lift_weights, schedule_kernels, with_buildable_kernels
 from edgetune.graph.lower import Lowered
@@ -51,6 +52,9 @@ def compile_program(lowered: Lowered, choices: Sequence[Choice], target: Target,
         raise NotStandaloneError(f"{target.name} is a {target.kind} device")
     if lowered.programs:
         raise NotStandaloneError("its sizes vary from call to call")
+    for spec in (*lowered.inputs, *lowered.outputs):
+        if spec.dtype in EXTENDED:
+            raise NotStandaloneError(f"{spec.name!r} is of type {spec.dtype}, which the C API lacks")
     mod = schedule_kernels(lowered, {choice.task.workload: choice.trace for choice in choices}, target)
     mod, weights = lift_weights(mod, "main")
     reader = _read(mod, len(lowered.inputs))

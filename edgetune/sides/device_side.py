@@ -17,6 +17,7 @@ from edgetune.devices.inventory import open_device
 from edgetune.devices.probe import Probe
 from edgetune.devices.session import Session, SessionError, lease
 from edgetune.devices.transport import Device
+from edgetune.dtypes import held, numpy_dtype, unheld
 from edgetune.errors import BundleError, DeviceError
 from edgetune.standalone.build import build_adapter
 
@@ -116,7 +117,7 @@ class DeviceSide:
         """The outputs of one run, by name."""
         with self._guarded(RUN_TIMEOUT_S, "running the bundle"):
             arrays = zip(self._program.outputs, self._engine.outputs(), strict=True)
-            return self._service.crop({item.name: array for item, array in arrays})
+            return self._service.crop({item.name: unheld(array, item.dtype) for item, array in arrays})
 
     def memory_bytes(self) -> tuple[int, int]:
         """Peak resident memory of the session's process, and how much of it came after its start."""
@@ -130,9 +131,9 @@ class DeviceSide:
         """The inputs as the program takes them: padded where sizes vary."""
         arrays = []
         for item in self._program.inputs:
-            array = np.zeros(item.shape, item.dtype)
+            array = np.zeros(item.shape, numpy_dtype(item.dtype))
             self._service.fill(item.name, array, inputs[item.name])
-            arrays.append(array)
+            arrays.append(held(array))
         return arrays
 
     def _peak_bytes(self) -> int:
@@ -227,7 +228,7 @@ def _weights(bundle: Bundle, chosen: Sequence[int]) -> list[np.ndarray]:
     weights = [bundle.manifest.weights[index] for index in chosen]
     return [
         np.frombuffer(data, np.uint8, weight.size_bytes, weight.offset)
-        .view(weight.dtype)
+        .view(numpy_dtype(weight.dtype))
         .reshape(weight.shape)
         for weight in weights
     ]
