@@ -4,6 +4,7 @@
     python benchmarks/models.py ppocr-cls=300 squeezenet=600     some, with a number of trials each
     python benchmarks/models.py --time 0                         no tuning: the logs, else default schedules
     python benchmarks/models.py --readme                         and write the table into README.md
+    python benchmarks/models.py --int8 QDQ squeezenet            quantised by ONNX Runtime's tools first
 
 Each model is tuned (records go to ``--logs`` and are reused by the next run), verified, and timed
 beside ONNX Runtime: processes of their own, in turns, as many threads, the same inputs. ``untuned`` is
@@ -23,6 +24,8 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from quantising import quantise
 
 import edgetune
 from edgetune.benchmarking.rounds import benchmark
@@ -62,7 +65,8 @@ def main() -> int:
     """Run the benchmark; 1 where a model failed."""
     options = _options()
     out = Path(options.out)
-    rows, failed = _earlier(out, options.threads), []
+    stem = f"models-{options.int8}" if options.int8 else "models"
+    rows, failed = _earlier(out / f"{stem}.json", options.threads), []
     for name, trials in _wanted(options.models):
         entry = get(name)
         try:
@@ -73,10 +77,10 @@ def main() -> int:
             continue
         rows[name] = row
         print(f"{row.model}: {row.speedup:.2f} times ONNX Runtime", file=sys.stderr)
-        _save(rows, options.threads, out)
-    table = render(in_order(rows), options.threads)
+        _save(rows, options.threads, out / f"{stem}.json")
+    table = render(in_order(rows), options.threads, "int8" if options.int8 else "float32")
     print(table)
-    (out / "models.md").write_text(table + "\n", encoding="utf-8")
+    (out / f"{stem}.md").write_text(table + "\n", encoding="utf-8")
     if options.readme:
         _into_readme(table)
     return 1 if failed else 0
@@ -95,6 +99,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=load_target("local").threads)
     parser.add_argument("--logs", default=str(ROOT / "benchmarks/results/records.db"))
     parser.add_argument("--out", default=str(ROOT / "benchmarks/results"))
+    parser.add_argument(
+        "--int8", choices=("QDQ", "QOperator"), help="quantise the models first, in this form"
+    )
+    parser.add_argument(
+        "--atol", type=float, help="what an output of a quantised model may be off, see docs/kernels.md"
+    )
     parser.add_argument("--readme", action="store_true", help="write the table into README.md")
     options = parser.parse_args()
     Path(options.out).mkdir(parents=True, exist_ok=True)
@@ -111,14 +121,19 @@ def _wanted(arguments: list[str]) -> list[tuple[str, int | None]]:
 def measure(entry: RegisteredModel, trials: int | None, options: argparse.Namespace, out: Path) -> Row:
     """Tune, verify and time one model."""
     path = fetch(entry.name, random_weights=entry.constant_weights)
+    shapes, freeze, suffix = entry.shapes or None, entry.freeze or None, ""
+    if options.int8:
+        path = quantise(entry, path, out / "quantised", options.int8)
+        shapes, freeze, suffix = None, None, f"-{options.int8}"
     started = time.monotonic()
     result = edgetune.tune(
         path,
         trials=0 if options.time == "0" and trials is None else trials,
         time=None if trials is not None or options.time == "0" else options.time,
-        shapes=entry.shapes or None,
-        freeze=entry.freeze or None,
-        out=out / "bundles" / entry.name,
+        shapes=shapes,
+        freeze=freeze,
+        out=out / "bundles" / f"{entry.name}{suffix}",
+        atol=options.atol,
         logs=options.logs,
         threads=options.threads,
     )
@@ -127,10 +142,10 @@ def measure(entry: RegisteredModel, trials: int | None, options: argparse.Namesp
     assert timed.other is not None
     assert result.verified is not None
     inputs = open_bundle(result.bundle, check_files=False).manifest.inputs
-    shapes = ", ".join("x".join(map(str, tensor.shape)) for tensor in inputs)
+    sizes = ", ".join("x".join(map(str, tensor.shape)) for tensor in inputs)
     return Row(
         model=entry.name,
-        shape=shapes,
+        shape=sizes,
         tasks=len(result.tasks),
         trials=result.trials_spent + result.trials_reused,
         tuned_s=tuned_s,
@@ -142,11 +157,11 @@ def measure(entry: RegisteredModel, trials: int | None, options: argparse.Namesp
     )
 
 
-def render(rows: list[Row], threads: int) -> str:
+def render(rows: list[Row], threads: int, kind: str = "float32") -> str:
     """The table in Markdown, with what it was measured on."""
     found = versions()
     lines = [
-        f"{model_name()}, {threads} thread{'s' if threads > 1 else ''}, float32, batch 1; medians in ms of "
+        f"{model_name()}, {threads} thread{'s' if threads > 1 else ''}, {kind}, batch 1; medians in ms of "
         f"{ROUNDS} interleaved rounds; ONNX Runtime {_onnxruntime()}, TVM {found['tvm']}.",
         "",
         "| model (input) | kernels | trials | tuning s | untuned | edgetune | ONNX Runtime | speedup | drift |",
@@ -175,9 +190,8 @@ def in_order(rows: dict[str, Row]) -> list[Row]:
     return [rows[entry.name] for entry in list_models() if entry.name in rows]
 
 
-def _earlier(out: Path, threads: int) -> dict[str, Row]:
+def _earlier(path: Path, threads: int) -> dict[str, Row]:
     """Rows of earlier runs that belong in the same table."""
-    path = out / "models.json"
     saved = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     if any(saved.get(key) != value for key, value in _circumstances(threads).items()):
         return {}
@@ -188,9 +202,9 @@ def _circumstances(threads: int) -> dict[str, Any]:
     return {"cpu": model_name(), "threads": threads, "versions": versions(), "onnxruntime": _onnxruntime()}
 
 
-def _save(rows: dict[str, Row], threads: int, out: Path) -> None:
+def _save(rows: dict[str, Row], threads: int, path: Path) -> None:
     data = {**_circumstances(threads), "rows": [asdict(row) for row in in_order(rows)]}
-    (out / "models.json").write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
 
 
 def _into_readme(table: str) -> None:

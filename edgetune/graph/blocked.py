@@ -250,7 +250,9 @@ def _dequantized(array: np.ndarray, call: Any) -> np.ndarray:
     if scale.size > 1:
         shape = [-1 if axis == int(call.attrs.axis) % array.ndim else 1 for axis in range(array.ndim)]
         scale, zero = scale.reshape(shape), zero.reshape(shape if zero.size > 1 else ())
-    return (array.astype(np.int32) - zero.astype(np.int32)).astype(np.float32) * scale.reshape(scale.shape or ())
+    return (array.astype(np.int32) - zero.astype(np.int32)).astype(np.float32) * scale.reshape(
+        scale.shape or ()
+    )
 
 
 def _target_shape(call: Any) -> list[int]:

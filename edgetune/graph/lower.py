@@ -16,8 +16,8 @@ from edgetune.graph.accumulate import widen_sums
 from edgetune.graph.blocked import Rewriter
 from edgetune.graph.importer import import_onnx
 from edgetune.graph.legalize import legalizations
-from edgetune.graph.quantized import with_quantized
 from edgetune.graph.merge import Merger, as_kernel
+from edgetune.graph.quantized import with_quantized
 from edgetune.graph.refusal import refusing
 from edgetune.graph.rules import rules
 from edgetune.graph.workload import kernel_flops, workload_hash

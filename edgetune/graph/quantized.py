@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,98 +23,16 @@ from tvm import relax, te, topi
 
 from edgetune.graph.blocked import BlockedValue, Rewriter, Rule, _same_padding
 from edgetune.graph.geometry import Geometry
+from edgetune.graph.quantized_values import Dequantized, Quantised, Sums, Weights, quantize, rounded, summed
 from edgetune.graph.rules import _block_channels, _const, _operand, _pad_to, _pooled, _shape
 from edgetune.kernels import integer, window
 from edgetune.kernels.dots import Dot, best_dot
 
-_PRODUCT_LIKE, _INJECTIVE = 4, 2
-"""Relax's fusion patterns (``OpPatternKind``): takes elementwise work after it; is fused with what follows only."""
+_PRODUCT_LIKE = 4
+"""Relax's fusion pattern (``OpPatternKind``) of what takes elementwise work after it."""
 _EXACT = 2**24
 """Integers up to this size are exact in float32."""
 _BYTES = ("uint8", "int8")
-
-
-class Deferred(BlockedValue):
-    """A blocked float tensor that is emitted anew wherever it is read, so that each reader computes it by itself."""
-
-    def __init__(self, make: Callable[[], Any], channels: int, height: int, width: int, groups: int) -> None:
-        for name, value in (("channels", channels), ("height", height), ("width", width), ("groups", groups)):
-            object.__setattr__(self, name, value)
-        object.__setattr__(self, "make", make)
-
-    @property
-    def expr(self) -> Any:
-        """The float tensor."""
-        return self.make()
-
-    def like(self, expr: Any) -> BlockedValue:
-        """Another tensor in the same form."""
-        return BlockedValue(expr, self.channels, self.height, self.width, self.groups)
-
-
-class Sums(Deferred):
-    """The sums of a convolution: ``(total + bias) * factor``, at least zero where ``floor``.
-
-    ``total`` is int32, or float32 that holds integers exactly; ``bias`` and ``factor`` go by output channel.
-    """
-
-    def __init__(
-        self, rewriter: Rewriter, total: BlockedValue, bias: np.ndarray, factor: np.ndarray, floor: bool = False
-    ) -> None:
-        super().__init__(self._scaled, total.channels, total.height, total.width, total.groups)
-        for name, value in (
-            ("rewriter", rewriter), ("total", total), ("bias", bias), ("factor", factor), ("floor", floor),
-        ):  # fmt: skip
-            object.__setattr__(self, name, value)
-
-    def _scaled(self) -> Any:
-        floor = self.floor
-
-        def scale(*given: te.Tensor) -> te.Tensor:
-            def at(*index: Any) -> Any:
-                value = _summed(*given, index)
-                return te.max(value, tvm.tirx.const(0, "float32")) if floor else value
-
-            return te.compute(given[0].shape, at, name="scaled")
-
-        return self.rewriter.emit_te(scale, *self.operands(self.factor), name="scale")
-
-    def operands(self, factor: np.ndarray) -> list[Any]:
-        """Total, bias and factor as the epilogues take them."""
-        bias = self.bias.astype(str(self.total.expr.ty.dtype))
-        lanes, groups = self.rewriter.lanes, self.groups
-        packed = [_const(_block_channels(a, groups, lanes)[None, :, None]) for a in (bias, factor)]
-        return [self.total.expr, *packed]
-
-
-def _summed(total: Any, bias: Any, factor: Any, index: Any) -> Any:
-    n, o, f, i = index
-    return (total[n, o, f, i] + bias[0, o, 0, i]).astype("float32") * factor[0, o, 0, i]
-
-
-@dataclass(frozen=True)
-class Quantised:
-    """An integer tensor and what it stands for: ``(values - zero) * scale``, both of one element."""
-
-    values: Any
-    scale: np.float32
-    zero: int
-
-
-@dataclass(frozen=True)
-class Weights:
-    """Constant weights less their zero point, and their scales along an axis, or one scale."""
-
-    values: np.ndarray
-    scale: np.ndarray
-    axis: int
-
-    def by_output(self, axis: int) -> np.ndarray | None:
-        """A scale for each output channel, if they go by those."""
-        count = self.values.shape[axis]
-        if self.scale.size == 1:
-            return np.full(count, self.scale.reshape(()), np.float32)
-        return self.scale if self.axis == axis else None
 
 
 def with_quantized(rules: dict[str, Rule]) -> dict[str, Rule]:
@@ -169,7 +86,11 @@ def _weights(rewriter: Rewriter, expr: Any) -> Weights | None:
     if call.op.name == "relax.permute_dims":
         inner = _weights(rewriter, call.args[0])
         rank = len(call.ty.shape)
-        axes = [int(a) % rank for a in call.attrs.axes] if call.attrs.axes is not None else list(range(rank))[::-1]
+        axes = (
+            [int(a) % rank for a in call.attrs.axes]
+            if call.attrs.axes is not None
+            else list(range(rank))[::-1]
+        )
         if inner is None:
             return None
         return Weights(inner.values.transpose(axes), inner.scale, axes.index(inner.axis))
@@ -182,7 +103,9 @@ def _weights(rewriter: Rewriter, expr: Any) -> Weights | None:
     origin = zero.astype(np.int16)
     if origin.size > 1:
         origin = origin.reshape([-1 if a == axis else 1 for a in range(values.ndim)])
-    return Weights(values.astype(np.int16) - origin.reshape(origin.shape or ()), scale.astype(np.float32), axis)
+    return Weights(
+        values.astype(np.int16) - origin.reshape(origin.shape or ()), scale.astype(np.float32), axis
+    )
 
 
 def _fits(weight: np.ndarray, dot: Dot) -> bool:
@@ -209,8 +132,9 @@ def _conv2d(rewriter: Rewriter, call: Any) -> BlockedValue | None:
         return None
     plain_input = channels < rewriter.lanes and groups == 1
     source = rewriter.plain(x.values) if plain_input else rewriter.blocked(x.values, groups).expr
+    packed = _const(_pack(weight, groups, rewriter.lanes, plain_input, dot))
     total = rewriter.emit_te(
-        functools.partial(integer.conv2d, dot=dot), source, zero, _const(_pack(weight, groups, rewriter.lanes, plain_input, dot)),
+        functools.partial(integer.conv2d, dot=dot), source, zero, packed,
         *geometry.arguments(), groups, plain_input,
         name="integer_conv2d", primfunc_attrs={"op_pattern": _PRODUCT_LIKE},
     )  # fmt: skip
@@ -264,9 +188,12 @@ def _add(rewriter: Rewriter, call: Any) -> BlockedValue | None:
         steps = np.rint(added.astype(np.float64) / sums.factor)
         bias = sums.bias + steps
         # Beyond this a float32 no longer says which whole number it was.
-        if np.abs(steps).max() < _EXACT / 4 and np.allclose(steps * sums.factor, added, rtol=1e-6, atol=0):
-            if sums.total.expr.ty.dtype == "int32" or np.abs(bias).max() < _EXACT / 2:
-                return Sums(rewriter, sums.total, bias.astype(np.int32), sums.factor)
+        whole = np.abs(steps).max() < _EXACT / 4 and np.allclose(
+            steps * sums.factor, added, rtol=1e-6, atol=0
+        )
+        integers = str(sums.total.expr.ty.dtype) == "int32"
+        if whole and (integers or np.abs(bias).max() < _EXACT / 2):
+            return Sums(rewriter, sums.total, bias.astype(np.int32), sums.factor)
     return _elementwise(rewriter, call)
 
 
@@ -293,29 +220,13 @@ def _quantize(rewriter: Rewriter, call: Any) -> BlockedValue | None:
 
     def requantize(*given: te.Tensor) -> te.Tensor:
         return te.compute(
-            given[0].shape, lambda *i: _rounded(_summed(*given, i), float(zero), bounds, kind), name="requantized"
+            given[0].shape,
+            lambda *i: rounded(summed(given, i), float(zero), bounds, kind),
+            name="requantized",
         )
 
     factor = (value.factor / np.float32(scale)).astype(np.float32)
     return value.like(rewriter.emit_te(requantize, *value.operands(factor), name="requantize"))
-
-
-def _rounded(value: Any, zero: float, bounds: tuple[float, float], kind: str) -> Any:
-    low, high, origin = (tvm.tirx.const(number, "float32") for number in (*bounds, zero))
-    steps = te.nearbyint(value) + origin
-    return te.max(te.min(steps, high), low).astype("int32").astype(kind)
-
-
-def quantize(x: te.Tensor, scale: float, zero: float, bounds: tuple[float, float], kind: str) -> te.Tensor:
-    """round(x / scale) + zero, halves to even, within bounds."""
-    step = tvm.tirx.const(scale, "float32")
-    return te.compute(x.shape, lambda *i: _rounded(x(*i) / step, zero, bounds, kind), name="quantized")
-
-
-def dequantize(x: te.Tensor, scale: float, zero: int) -> te.Tensor:
-    """(x - zero) * scale; the difference is exact in float32."""
-    step, origin = tvm.tirx.const(scale, "float32"), tvm.tirx.const(float(zero), "float32")
-    return te.compute(x.shape, lambda *i: (x(*i).astype("float32") - origin) * step, name="dequantized")
 
 
 def _dequantize(rewriter: Rewriter, call: Any) -> BlockedValue | None:
@@ -324,26 +235,6 @@ def _dequantize(rewriter: Rewriter, call: Any) -> BlockedValue | None:
     if value is None or scale is None or zero is None or str(call.args[0].ty.dtype) not in _BYTES:
         return None
     return Dequantized(rewriter, value, float(scale), int(zero))
-
-
-class Dequantized(Deferred):
-    """``(values - zero) * scale`` of blocked bytes."""
-
-    def __init__(self, rewriter: Rewriter, values: BlockedValue, scale: float, zero: int) -> None:
-        def make() -> Any:
-            return rewriter.emit_te(
-                functools.partial(dequantize, scale=self.scale, zero=self.zero), values.expr,
-                name="dequantize", primfunc_attrs={"op_pattern": _INJECTIVE},
-            )  # fmt: skip
-
-        super().__init__(make, values.channels, values.height, values.width, values.groups)
-        for name, value in (("values", values), ("scale", float(scale)), ("zero", int(zero))):
-            object.__setattr__(self, name, value)
-
-    def read(self, values: te.Tensor) -> Callable[..., Any]:
-        """The float at an index of the values."""
-        step, origin = tvm.tirx.const(self.scale, "float32"), tvm.tirx.const(float(self.zero), "float32")
-        return lambda *index: (values(*index).astype("float32") - origin) * step
 
 
 _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
@@ -360,7 +251,8 @@ def _elementwise(rewriter: Rewriter, call: Any) -> BlockedValue | None:
         return None
     known = [side for side in sides if side is not None]
     model = max(known, key=lambda v: v.height * v.width)
-    form = BlockedValue(None, *_shape(call)[1:], model.groups)
+    _, channels, height, width = _shape(call)
+    form = BlockedValue(None, channels, height, width, model.groups)
     if (model.channels, model.height, model.width) != (form.channels, form.height, form.width):
         return None
     operands, readers = [], []
@@ -377,7 +269,12 @@ def _elementwise(rewriter: Rewriter, call: Any) -> BlockedValue | None:
     def compute(*given: te.Tensor) -> te.Tensor:
         def at(*index: Any) -> Any:
             parts = [
-                read(x)(*(i if int(size) > 1 else 0 for i, size in zip(index[len(index) - len(x.shape):], x.shape)))
+                read(x)(
+                    *(
+                        i if int(size) > 1 else 0
+                        for i, size in zip(index[len(index) - len(x.shape) :], x.shape, strict=True)
+                    )
+                )
                 for read, x in zip(readers, given, strict=True)
             ]
             return _OPERATORS[call.op.name](*parts)
@@ -405,10 +302,14 @@ def _mean(rewriter: Rewriter, call: Any) -> BlockedValue | None:
     def mean(x: te.Tensor) -> te.Tensor:
         k = te.reduce_axis((0, count), "k")
         n, blocks, _, lanes = x.shape
-        total = te.compute((n, blocks, 1, lanes), lambda n, c, _, i: te.sum(x[n, c, k, i].astype("int32"), axis=k))
+        total = te.compute(
+            (n, blocks, 1, lanes), lambda n, c, _, i: te.sum(x[n, c, k, i].astype("int32"), axis=k)
+        )
         # Sums of bytes over less than 65,536 pixels are exact in float32, and so is their zero point.
         origin = tvm.tirx.const(float(count * value.zero), "float32")
-        return te.compute(total.shape, lambda *i: (total(*i).astype("float32") - origin) * factor, name="mean")
+        return te.compute(
+            total.shape, lambda *i: (total(*i).astype("float32") - origin) * factor, name="mean"
+        )
 
     expr = rewriter.emit_te(mean, value.values.expr, name="mean")
     return BlockedValue(expr, value.channels, 1, 1, value.groups)
@@ -446,7 +347,8 @@ def _concat(rewriter: Rewriter, call: Any) -> BlockedValue | None:
 
     def concat(*given: te.Tensor) -> te.Tensor:
         floats = [
-            te.compute(x.shape, value.read(x), name="dequantized") for value, x in zip(known, given, strict=True)
+            te.compute(x.shape, value.read(x), name="dequantized")
+            for value, x in zip(known, given, strict=True)
         ]
         return topi.concatenate(floats, axis=1)
 
@@ -466,10 +368,12 @@ def _matmul(rewriter: Rewriter, call: Any) -> Any:
     source = rewriter.emit(relax.op.reshape(rewriter.plain(x.values), (rows, depth)))
     lanes = dot.lanes
     padded = _pad_to(_pad_to(w.values, 0, dot.group), 1, lanes)
-    packed = padded.reshape(-1, dot.group, padded.shape[1] // lanes, lanes).transpose(2, 0, 3, 1)
+    packed = padded.reshape(-1, dot.group, padded.shape[1] // lanes, lanes).transpose(2, 0, 3, 1)[
+        :, None, None, None
+    ]
     zero = relax.const(np.array([x.zero], str(x.values.ty.dtype)))
     total = rewriter.emit_te(
-        functools.partial(integer.dense, dot=dot), source, zero, _const(packed[:, None, None, None].astype(dot.weight)), columns,
+        functools.partial(integer.dense, dot=dot), source, zero, _const(packed.astype(dot.weight)), columns,
         name="integer_dense", primfunc_attrs={"op_pattern": _PRODUCT_LIKE},
     )  # fmt: skip
 

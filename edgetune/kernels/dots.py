@@ -5,6 +5,9 @@ All of them take a group of neighbouring input channels, the same for every lane
 among them: it saturates its sums of two products at 16 bits, so that its results depend on the weights.)
 """
 
+# TVMScript's annotations are values.
+# mypy: disable-error-code="valid-type,untyped-decorator"
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -56,13 +59,15 @@ def best_dot(target: Target) -> Dot:
     lanes = target.lanes("int32")
     for feature, names, group, activation, weight in _INSTRUCTIONS.get(target.arch, []):
         if lanes in names and target.supports(feature):
-            return Dot(_register(names[lanes], group, activation, weight, lanes), group, activation, weight, lanes)
+            return Dot(
+                _register(names[lanes], group, activation, weight, lanes), group, activation, weight, lanes
+            )
     # Widening multiply-adds of int16 (smlal): LLVM finds them, and so it does multiplications of whole vectors.
     return Dot("", 1, "int16", "int16", lanes)
 
 
-def register_all() -> None:
-    """Tell TVM of every intrinsic: recorded schedules name them."""
+def _register_all() -> None:
+    """Tell TVM of every intrinsic: recorded schedules name them, and are applied in processes that lowered nothing."""
     for rows in _INSTRUCTIONS.values():
         for _, names, group, activation, weight in rows:
             for lanes, name in names.items():
@@ -116,7 +121,9 @@ def _paired(llvm: str, group: int, activation: str, weight: str, lanes: int) -> 
             T.writes(C[0:lanes])
             C[T.ramp(T.int32(0), 1, lanes)] = C.vload([0], sums) + T.call_llvm_pure_intrin(
                 T.llvm_lookup_intrinsic_id(llvm),
-                T.reinterpret(T.broadcast(T.reinterpret(A.vload([0], one), dtype="int32"), lanes), dtype=all_),
+                T.reinterpret(
+                    T.broadcast(T.reinterpret(A.vload([0], one), dtype="int32"), lanes), dtype=all_
+                ),
                 W.vload([0, 0], weights),
                 dtype=sums,
             )
@@ -141,9 +148,14 @@ def _summed(llvm: str, group: int, activation: str, weight: str, lanes: int) -> 
             C[T.ramp(T.int32(0), 1, lanes)] = T.call_llvm_pure_intrin(
                 T.llvm_lookup_intrinsic_id(llvm),
                 C.vload([0], sums),
-                T.reinterpret(T.broadcast(T.reinterpret(A.vload([0], one), dtype="int32"), lanes), dtype=all_),
+                T.reinterpret(
+                    T.broadcast(T.reinterpret(A.vload([0], one), dtype="int32"), lanes), dtype=all_
+                ),
                 W.vload([0, 0], weights),
                 dtype=sums,
             )
 
     return implementation
+
+
+_register_all()

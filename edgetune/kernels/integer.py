@@ -16,7 +16,7 @@ import tvm
 from tvm import te
 from tvm.s_tir import Schedule
 
-from edgetune.kernels import window
+from edgetune.kernels import dots, window  # dots: schedules need its intrinsics
 from edgetune.kernels.contraction import parallel_chunks
 from edgetune.kernels.schedules import (
     KERNEL_ATTR,
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
     from tvm.s_tir.schedule import LoopRV, SBlockRV
 
-    from edgetune.kernels.dots import Dot
     from edgetune.kernels.schedules import Space
     from edgetune.targets import Target
 
@@ -56,7 +55,7 @@ def conv2d(
     dilation: tuple[int, int],
     groups: int,
     plain_input: bool,
-    dot: Dot,
+    dot: dots.Dot,
 ) -> te.Tensor:
     """Direct 2-d convolution of bytes, in int32.
 
@@ -90,7 +89,11 @@ def conv2d(
         inside += [z >= left, z < left + width] if left or right else []
         inside += [i < channels] if plain_input and channels < inner * group else []
         value = convert(read(n, c, y - top, z - left, i), zero[0], x.dtype, dot.activation)
-        return te.if_then_else(te.all(*inside), value, convert(zero[0], zero[0], x.dtype, dot.activation)) if inside else value
+        return (
+            te.if_then_else(te.all(*inside), value, convert(zero[0], zero[0], x.dtype, dot.activation))
+            if inside
+            else value
+        )
 
     shape = (int(x.shape[0]), 1 if plain_input else channels, height + top + bottom, width + left + right)
     source = te.compute((*shape, inner * group), staged, name=STAGED)
@@ -103,9 +106,7 @@ def conv2d(
         block = rc if groups == 1 else (o // (out_blocks // groups)) * in_blocks + rc
         row, column = h * stride[0] + kh * dilation[0], w * stride[1] + kw * dilation[1]
         left_side = source[n, block, row, column, ri * group + rg].astype("int32")
-        return te.sum(
-            left_side * weight[o, rc, kh, kw, ri, i, rg].astype("int32"), axis=[rc, kh, kw, ri, rg]
-        )
+        return te.sum(left_side * weight[o, rc, kh, kw, ri, i, rg].astype("int32"), axis=[rc, kh, kw, ri, rg])
 
     result = te.compute(
         (shape[0], out_blocks, out_h, out_w, lanes), product, name=STAGE,
@@ -118,8 +119,8 @@ def conv2d(
     )
 
 
-def dense(x: te.Tensor, zero: te.Tensor, weight: te.Tensor, columns: int, dot: Dot) -> te.Tensor:
-    """Matrix product ``[M, N]`` in int32 of ``x [M, K]`` and ``weight [N/b, 1, 1, 1, K/g, b, g]``; see :func:`conv2d`."""
+def dense(x: te.Tensor, zero: te.Tensor, weight: te.Tensor, columns: int, dot: dots.Dot) -> te.Tensor:
+    """Product ``[M, N]`` in int32 of ``x [M, K]`` and ``weight [N/b, 1, 1, 1, K/g, b, g]``, as :func:`conv2d`."""
     rows, depth = (int(d) for d in x.shape)
     out_blocks, _, _, _, inner, lanes, group = (int(d) for d in weight.shape)
 
@@ -225,11 +226,11 @@ def _output_loops(
         n, o, f, i = loops
         h, w = sch.split(f, [extents["h"], extents["w"]])
         return [n, o, h, w, i], None
-    if len(sizes) >= 2 and math.prod(sizes[:-2]) == 1 and sizes[-2:] == [extents["w"], extents["o"] * lanes]:
-        if extents["h"] == extents["n"] == 1:
-            o, i = sch.split(loops[-1], [extents["o"], lanes])
-            n, h, w = sch.split(loops[-2], [1, 1, extents["w"]])
-            return [n, o, h, w, i], None
+    rows = extents["n"] * extents["h"] == 1 and math.prod(sizes[:-2]) == 1
+    if rows and sizes[-2:] == [extents["w"], extents["o"] * lanes]:
+        o, i = sch.split(loops[-1], [extents["o"], lanes])
+        n, h, w = sch.split(loops[-2], [1, 1, extents["w"]])
+        return [n, o, h, w, i], None
     return list(sch.get_loops(sch.cache_write(stage, 0, "local"))), last
 
 
