@@ -62,7 +62,7 @@ def best_dot(target: Target) -> Dot:
             return Dot(
                 _register(names[lanes], group, activation, weight, lanes), group, activation, weight, lanes
             )
-    # Widening multiply-adds of int16 (smlal): LLVM finds them, and so it does multiplications of whole vectors.
+    # LLVM vectorises these by itself.
     return Dot("", 1, "int16", "int16", lanes)
 
 

@@ -38,8 +38,6 @@ class Session:
         options.intra_op_num_threads = 2
         options.inter_op_num_threads = 1
         options.graph_optimization_level = level.ORT_ENABLE_BASIC if optimize else level.ORT_DISABLE_ALL
-        # Processors without dot-product instructions else sum products of uint8 and int8 in saturating int16.
-        options.add_session_config_entry("session.x64quantprecision", "1")
         # Threads of an idle session must not spin while TVM is measuring.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         proto = ModelProto.FromString(model) if isinstance(model, bytes) else model
