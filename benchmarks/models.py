@@ -5,6 +5,7 @@
     python benchmarks/models.py --budget 64/task --threads 2,1         64 trials a task, on 2 threads, then on 1
     python benchmarks/models.py --budget 0                             no tuning: the logs, else default schedules
     python benchmarks/models.py --against onnxruntime                  beside ONNX Runtime alone
+    python benchmarks/models.py --int8 QDQ --models squeezenet         quantised by ONNX Runtime's tools first
     python benchmarks/models.py --readme                               and write the first table into README.md
 
 Each model is tuned (records go to ``--logs`` and are reused by the next run), verified, and timed beside the other
@@ -30,6 +31,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from quantising import quantise
 from tables import in_order, plot, render
 
 import edgetune
@@ -53,7 +55,7 @@ def main() -> int:
     out = Path(options.out)
     failed = []
     for threads in options.threads:
-        measured_on = _circumstances(threads, options.rounds)
+        measured_on = _circumstances(threads, options.rounds, options.int8)
         rows = _earlier(out, measured_on)
         for name in options.models:
             try:
@@ -88,6 +90,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--logs", default=str(ROOT / "benchmarks/results/records.db"))
     parser.add_argument("--out", default=str(ROOT / "benchmarks/results"))
+    parser.add_argument(
+        "--int8", choices=("QDQ", "QOperator"), help="quantise the models first, in this form"
+    )
+    parser.add_argument(
+        "--atol", type=float, help="what an output of a quantised model may be off, see docs/kernels.md"
+    )
     parser.add_argument("--readme", action="store_true", help="write the first table into README.md")
     options = parser.parse_args()
     Path(options.out).mkdir(parents=True, exist_ok=True)
@@ -101,13 +109,17 @@ def _names(text: str) -> list[str]:
 def measure(entry: RegisteredModel, threads: int, options: argparse.Namespace) -> dict[str, Any]:
     """Tune, verify and time one model; everything known of it, for the tables."""
     path = fetch(entry.name, random_weights=entry.constant_weights)
+    fixed = {"shapes": entry.shapes or None, "freeze": entry.freeze or None}
+    kind = f"-{options.int8}" if options.int8 else ""
+    if options.int8:
+        path, fixed = quantise(entry, path, Path(options.out) / "quantised", options.int8), {}
     started = time.monotonic()
     result = edgetune.tune(
         path,
-        **_budget(options.budget, entry, path),
-        shapes=entry.shapes or None,
-        freeze=entry.freeze or None,
-        out=Path(options.out) / "bundles" / f"{entry.name}-{threads}",
+        **_budget(options.budget, path, fixed),
+        **fixed,
+        atol=options.atol,
+        out=Path(options.out) / "bundles" / f"{entry.name}{kind}-{threads}",
         logs=options.logs,
         threads=threads,
     )
@@ -128,9 +140,9 @@ def measure(entry: RegisteredModel, threads: int, options: argparse.Namespace) -
     }
 
 
-def _budget(budget: str, entry: RegisteredModel, path: Path) -> dict[str, Any]:
+def _budget(budget: str, path: Path, fixed: dict[str, Any]) -> dict[str, Any]:
     if budget.endswith("/task"):
-        found = edgetune.check(path, shapes=entry.shapes or None, freeze=entry.freeze or None)
+        found = edgetune.check(path, **fixed)
         return {"trials": int(budget.removesuffix("/task")) * found.tasks}
     return {"trials": int(budget)} if budget.isdecimal() else {"time": budget}
 
@@ -164,9 +176,10 @@ def _say(row: dict[str, Any]) -> None:
         print(f"  {name} did not run: {reason}", file=sys.stderr)
 
 
-def _circumstances(threads: int, rounds: int) -> dict[str, Any]:
+def _circumstances(threads: int, rounds: int, int8: str | None) -> dict[str, Any]:
     """What rows of one table have in common."""
     return {
+        "type": f"int8 ({int8})" if int8 else "float32",
         "cpu": model_name(),
         "threads": threads,
         "versions": versions(),
@@ -176,7 +189,8 @@ def _circumstances(threads: int, rounds: int) -> dict[str, Any]:
 
 
 def _path(out: Path, measured_on: dict[str, Any], suffix: str) -> Path:
-    return out / f"models-{measured_on['threads']}{suffix}"
+    kind = measured_on["type"].translate({ord(c): "-" if c == " " else None for c in " ()"})
+    return out / f"models-{'' if kind == 'float32' else kind + '-'}{measured_on['threads']}{suffix}"
 
 
 def _earlier(out: Path, measured_on: dict[str, Any]) -> dict[str, dict[str, Any]]:
