@@ -1,30 +1,41 @@
-"""Tunes the public models of ``models/`` and compares each with ONNX Runtime: the table of the README.
+"""Tunes the public models of ``models/`` and times each beside other runtimes: the table of the README.
 
-    python benchmarks/models.py                                  every model, a minute of tuning each
-    python benchmarks/models.py ppocr-cls=300 squeezenet=600     some, with a number of trials each
-    python benchmarks/models.py --time 0                         no tuning: the logs, else default schedules
-    python benchmarks/models.py --readme                         and write the table into README.md
+    python benchmarks/models.py                                        every model, a minute of tuning each
+    python benchmarks/models.py --models ppocr-cls,squeezenet --budget 600    two, 600 trials each
+    python benchmarks/models.py --budget 64/task --threads 2,1         64 trials a task, on 2 threads, then on 1
+    python benchmarks/models.py --budget 0                             no tuning: the logs, else default schedules
+    python benchmarks/models.py --against onnxruntime                  beside ONNX Runtime alone
+    python benchmarks/models.py --int8 QDQ --models squeezenet         quantised by ONNX Runtime's tools first
+    python benchmarks/models.py --readme                               and write the first table into README.md
 
-Each model is tuned (records go to ``--logs`` and are reused by the next run), verified, and timed
-beside ONNX Runtime: processes of their own, in turns, as many threads, the same inputs. ``untuned`` is
-the same model with default schedules. Models whose published file carries constant weights get random
-ones, so that outputs say something. Stop other programs first: the drift column says how much the
-machine's own speed changed meanwhile. Rows that ``--out`` already has from this CPU and these versions
-stay in the table until their model is measured again.
+Each model is tuned (records go to ``--logs`` and are reused by the next run), verified, and timed beside the other
+runtimes: a process each, in turns, as many threads, the same inputs, outputs compared with ONNX Runtime's. A runtime
+that is not installed or cannot take a model says why. ``untuned`` is the same model with default schedules; the
+roofline is measured in the same run. Models whose published file carries constant weights get random ones, so that
+outputs say something. Stop other programs first: the drift column says how much the machine's own speed changed
+meanwhile. Rows that ``--out`` already has from this CPU and these versions stay in the table until their model is
+measured again.
+
+The peers: ``pip install 'edgetune[peers]'``; ncnn also needs ``pip install --no-deps pnnx``, LiteRT the program
+onnx2tf in an environment of its own, named by the variable ``ONNX2TF`` (see docs/bundle.md).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
+import subprocess
 import sys
 import time
-from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from quantising import quantise
+from tables import in_order, plot, render
+
 import edgetune
+from edgetune.benchmarking.results import BenchmarkResult
 from edgetune.benchmarking.rounds import benchmark
 from edgetune.bundle.reader import open_bundle
 from edgetune.cpu import model_name
@@ -35,50 +46,27 @@ from edgetune.versions import versions
 ROOT = Path(__file__).resolve().parent.parent
 BEGIN, END = "<!-- measured:begin -->", "<!-- measured:end -->"
 ROUNDS = 7
-
-
-@dataclass(frozen=True)
-class Row:
-    """One model: what tuning took, and the medians of the interleaved runs in milliseconds."""
-
-    model: str
-    shape: str
-    tasks: int
-    trials: int
-    tuned_s: float
-    untuned_ms: float | None
-    edgetune_ms: float
-    onnxruntime_ms: float
-    max_rel_error: float
-    drift: float
-
-    @property
-    def speedup(self) -> float:
-        """ONNX Runtime's latency over edgetune's."""
-        return self.onnxruntime_ms / self.edgetune_ms
+PEERS = ("onnxruntime", "openvino", "mnn", "ncnn", "litert", "iree")
 
 
 def main() -> int:
     """Run the benchmark; 1 where a model failed."""
     options = _options()
     out = Path(options.out)
-    rows, failed = _earlier(out, options.threads), []
-    for name, trials in _wanted(options.models):
-        entry = get(name)
-        try:
-            row = measure(entry, trials, options, out)
-        except edgetune.EdgetuneError as error:
-            print(f"{name}: {error}", file=sys.stderr)
-            failed.append(name)
-            continue
-        rows[name] = row
-        print(f"{row.model}: {row.speedup:.2f} times ONNX Runtime", file=sys.stderr)
-        _save(rows, options.threads, out)
-    table = render(in_order(rows), options.threads)
-    print(table)
-    (out / "models.md").write_text(table + "\n", encoding="utf-8")
-    if options.readme:
-        _into_readme(table)
+    failed = []
+    for threads in options.threads:
+        measured_on = _circumstances(threads, options.rounds, options.int8)
+        rows = _earlier(out, measured_on)
+        for name in options.models:
+            try:
+                rows[name] = measure(get(name), threads, options)
+            except edgetune.EdgetuneError as error:
+                print(f"{name}: {error}", file=sys.stderr)
+                failed.append(name)
+                continue
+            _say(rows[name])
+            _save(rows, measured_on, out)
+        _write(list(rows.values()), measured_on, out, options.readme and threads == options.threads[0])
     return 1 if failed else 0
 
 
@@ -86,118 +74,156 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    everything = ",".join(entry.name for entry in list_models() if entry.imports)
+    parser.add_argument("--models", type=_names, default=everything, help="default: every model that imports")
     parser.add_argument(
-        "models", nargs="*", metavar="NAME[=TRIALS]", help="default: every model that imports"
+        "--budget",
+        default="60s",
+        help="of each model: trials (600), trials a task (64/task), or a time (60s)",
     )
     parser.add_argument(
-        "--time", default="60s", help="tuning time of a model without TRIALS (default 60s; 0: none)"
+        "--threads",
+        type=lambda text: [int(part) for part in _names(text)],
+        default=str(load_target("local").threads),
     )
-    parser.add_argument("--threads", type=int, default=load_target("local").threads)
+    parser.add_argument("--against", type=_names, default=",".join(PEERS), help=f"default {','.join(PEERS)}")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--logs", default=str(ROOT / "benchmarks/results/records.db"))
     parser.add_argument("--out", default=str(ROOT / "benchmarks/results"))
-    parser.add_argument("--readme", action="store_true", help="write the table into README.md")
+    parser.add_argument(
+        "--int8", choices=("QDQ", "QOperator"), help="quantise the models first, in this form"
+    )
+    parser.add_argument(
+        "--atol", type=float, help="what an output of a quantised model may be off, see docs/kernels.md"
+    )
+    parser.add_argument("--readme", action="store_true", help="write the first table into README.md")
     options = parser.parse_args()
     Path(options.out).mkdir(parents=True, exist_ok=True)
     return options
 
 
-def _wanted(arguments: list[str]) -> list[tuple[str, int | None]]:
-    if not arguments:
-        return [(entry.name, None) for entry in list_models() if entry.imports]
-    pairs = [argument.partition("=") for argument in arguments]
-    return [(name, int(trials) if trials else None) for name, _, trials in pairs]
+def _names(text: str) -> list[str]:
+    return [part for part in text.split(",") if part]
 
 
-def measure(entry: RegisteredModel, trials: int | None, options: argparse.Namespace, out: Path) -> Row:
-    """Tune, verify and time one model."""
+def measure(entry: RegisteredModel, threads: int, options: argparse.Namespace) -> dict[str, Any]:
+    """Tune, verify and time one model; everything known of it, for the tables."""
     path = fetch(entry.name, random_weights=entry.constant_weights)
+    fixed = {"shapes": entry.shapes or None, "freeze": entry.freeze or None}
+    kind = f"-{options.int8}" if options.int8 else ""
+    if options.int8:
+        path, fixed = quantise(entry, path, Path(options.out) / "quantised", options.int8), {}
     started = time.monotonic()
     result = edgetune.tune(
         path,
-        trials=0 if options.time == "0" and trials is None else trials,
-        time=None if trials is not None or options.time == "0" else options.time,
-        shapes=entry.shapes or None,
-        freeze=entry.freeze or None,
-        out=out / "bundles" / entry.name,
+        **_budget(options.budget, path, fixed),
+        **fixed,
+        atol=options.atol,
+        out=Path(options.out) / "bundles" / f"{entry.name}{kind}-{threads}",
         logs=options.logs,
-        threads=options.threads,
+        threads=threads,
     )
     tuned_s = time.monotonic() - started
-    timed = benchmark(result.bundle, rounds=ROUNDS)
-    assert timed.other is not None
+    timed = benchmark(result.bundle, options.against, threads, rounds=options.rounds)
     assert result.verified is not None
     inputs = open_bundle(result.bundle, check_files=False).manifest.inputs
-    shapes = ", ".join("x".join(map(str, tensor.shape)) for tensor in inputs)
-    return Row(
-        model=entry.name,
-        shape=shapes,
-        tasks=len(result.tasks),
-        trials=result.trials_spent + result.trials_reused,
-        tuned_s=tuned_s,
-        untuned_ms=result.latency_ms.untuned,
-        edgetune_ms=timed.edgetune.median_ms,
-        onnxruntime_ms=timed.other.median_ms,
-        max_rel_error=result.verified.max_rel_error,
-        drift=timed.drift,
+    return {
+        "model": entry.name,
+        "shape": ", ".join("x".join(map(str, tensor.shape)) for tensor in inputs),
+        "tasks": len(result.tasks),
+        "trials": result.trials_spent + result.trials_reused,
+        "tuned_s": tuned_s,
+        "untuned_ms": result.latency_ms.untuned,
+        "max_rel_error": result.verified.max_rel_error,
+        **_timed(timed),
+        **_roofline(result.bundle, threads),
+    }
+
+
+def _budget(budget: str, path: Path, fixed: dict[str, Any]) -> dict[str, Any]:
+    if budget.endswith("/task"):
+        found = edgetune.check(path, **fixed)
+        return {"trials": int(budget.removesuffix("/task")) * found.tasks}
+    return {"trials": int(budget)} if budget.isdecimal() else {"time": budget}
+
+
+def _timed(timed: BenchmarkResult) -> dict[str, Any]:
+    sides = {"edgetune": timed.edgetune, **timed.others}
+    return {
+        "sides": {name: side.to_json() for name, side in sides.items()},
+        "refused": dict(timed.refused),
+        "drift": timed.drift,
+    }
+
+
+def _roofline(bundle: Path, threads: int) -> dict[str, Any]:
+    """What the machine can do, and how much of it the model reaches: in a process of its own, for its thread pool."""
+    program = "from edgetune.cli.main import main; main()"
+    command = [sys.executable, "-c", program, "profile", str(bundle), "--threads", str(threads), "--json"]
+    profile = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
+    return {"flops": open_bundle(bundle, check_files=False).manifest.model.flops, "profile": profile}
+
+
+def _say(row: dict[str, Any]) -> None:
+    own = row["sides"]["edgetune"]["median_ms"]
+    others = {name: side["median_ms"] / own for name, side in row["sides"].items() if name != "edgetune"}
+    print(
+        f"{row['model']}: {own:.3f} ms;",
+        ", ".join(f"{n} {r:.2f}" for n, r in others.items()),
+        file=sys.stderr,
     )
+    for name, reason in row["refused"].items():
+        print(f"  {name} did not run: {reason}", file=sys.stderr)
 
 
-def render(rows: list[Row], threads: int) -> str:
-    """The table in Markdown, with what it was measured on."""
-    found = versions()
-    lines = [
-        f"{model_name()}, {threads} thread{'s' if threads > 1 else ''}, float32, batch 1; medians in ms of "
-        f"{ROUNDS} interleaved rounds; ONNX Runtime {_onnxruntime()}, TVM {found['tvm']}.",
-        "",
-        "| model (input) | kernels | trials | tuning s | untuned | edgetune | ONNX Runtime | speedup | drift |",
-        "|---|--:|--:|--:|--:|--:|--:|--:|--:|",
-    ]
-    for row in rows:
-        untuned = "-" if row.untuned_ms is None else f"{row.untuned_ms:.3g}"
-        lines.append(
-            f"| {row.model} ({row.shape}) | {row.tasks} | {row.trials} | {row.tuned_s:.0f} | {untuned} "
-            f"| {row.edgetune_ms:.3g} | {row.onnxruntime_ms:.3g} | **{row.speedup:.2f}** | {row.drift:.0%} |"
-        )
-    if rows:
-        mean = math.exp(sum(math.log(row.speedup) for row in rows) / len(rows))
-        lines += ["", f"Geometric mean of the speedups: {mean:.2f}."]
-    return "\n".join(lines)
+def _circumstances(threads: int, rounds: int, int8: str | None) -> dict[str, Any]:
+    """What rows of one table have in common."""
+    return {
+        "type": f"int8 ({int8})" if int8 else "float32",
+        "cpu": model_name(),
+        "threads": threads,
+        "versions": versions(),
+        "onnxruntime": version("onnxruntime"),
+        "rounds": rounds,
+    }
 
 
-def _onnxruntime() -> str:
-    from importlib.metadata import version
-
-    return version("onnxruntime")
-
-
-def in_order(rows: dict[str, Row]) -> list[Row]:
-    """The rows in the order of ``edgetune models list``."""
-    return [rows[entry.name] for entry in list_models() if entry.name in rows]
+def _path(out: Path, measured_on: dict[str, Any], suffix: str) -> Path:
+    kind = measured_on["type"].translate({ord(c): "-" if c == " " else None for c in " ()"})
+    return out / f"models-{'' if kind == 'float32' else kind + '-'}{measured_on['threads']}{suffix}"
 
 
-def _earlier(out: Path, threads: int) -> dict[str, Row]:
+def _earlier(out: Path, measured_on: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Rows of earlier runs that belong in the same table."""
-    path = out / "models.json"
+    path = _path(out, measured_on, ".json")
     saved = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    if any(saved.get(key) != value for key, value in _circumstances(threads).items()):
+    if any(saved.get(key) != value for key, value in measured_on.items()):
         return {}
-    return {row["model"]: Row(**row) for row in saved["rows"]}
+    return {row["model"]: row for row in saved["rows"]}
 
 
-def _circumstances(threads: int) -> dict[str, Any]:
-    return {"cpu": model_name(), "threads": threads, "versions": versions(), "onnxruntime": _onnxruntime()}
+def _save(rows: dict[str, dict[str, Any]], measured_on: dict[str, Any], out: Path) -> None:
+    data = {**measured_on, "rows": in_order(list(rows.values()))}
+    _path(out, measured_on, ".json").write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
 
 
-def _save(rows: dict[str, Row], threads: int, out: Path) -> None:
-    data = {**_circumstances(threads), "rows": [asdict(row) for row in in_order(rows)]}
-    (out / "models.json").write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
-
-
-def _into_readme(table: str) -> None:
-    path = ROOT / "README.md"
-    before, _, rest = path.read_text(encoding="utf-8").partition(BEGIN)
-    _, _, after = rest.partition(END)
-    path.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}", encoding="utf-8")
+def _write(rows: list[dict[str, Any]], measured_on: dict[str, Any], out: Path, readme: bool) -> None:
+    """The tables on stdout and beside the rows; the plot where plotly is installed; the first table in the README."""
+    if not rows:
+        return
+    first, *rest = render(in_order(rows), measured_on)
+    text = "\n\n".join([first, *rest])
+    print(text)
+    _path(out, measured_on, ".md").write_text(text + "\n", encoding="utf-8")
+    try:
+        plot(in_order(rows), measured_on["threads"], _path(out, measured_on, ".html"))
+    except ImportError:
+        print("no plot: plotly is not installed (pip install 'edgetune[peers]')", file=sys.stderr)
+    if readme:
+        path = ROOT / "README.md"
+        before, _, after = path.read_text(encoding="utf-8").partition(BEGIN)
+        _, _, after = after.partition(END)
+        path.write_text(f"{before}{BEGIN}\n{first}\n{END}{after}", encoding="utf-8")
 
 
 if __name__ == "__main__":

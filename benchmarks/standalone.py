@@ -2,6 +2,7 @@
 
     python benchmarks/standalone.py prepare ppocr-cls WORK    # compiles both bundles, with default schedules
     python benchmarks/standalone.py measure WORK              # on a machine that does nothing else
+    python benchmarks/standalone.py sizes WHEEL...            # native code in wheels of other runtimes
 
 Every side runs in processes of its own, in alternation. A load ends with the first result and begins when
 Python, NumPy and the code of the side (not its native libraries) are imported.
@@ -16,6 +17,7 @@ import statistics
 import subprocess
 import sys
 import time
+import zipfile
 from pathlib import Path
 
 SIDES = ("standalone", "vm", "onnxruntime")
@@ -65,6 +67,16 @@ def native(work: Path) -> dict[str, list[Path]]:
         "vm: libtvm_runtime, libtvm_ffi": [tvm / "lib/libtvm_runtime.so", *ffi.glob("lib/libtvm_ffi.so")],
         "onnxruntime": [*ort.glob("capi/onnxruntime_pybind11_state*.so")],
     }
+
+
+def sizes(wheels: list[Path]) -> None:
+    """Print the native libraries in wheels, the largest of each package first."""
+    print("| wheel | library | KB |\n|---|---|--:|")
+    for wheel in wheels:
+        members = [item for item in zipfile.ZipFile(wheel).infolist() if ".so" in item.filename]
+        for item in sorted(members, key=lambda item: -item.file_size)[:4]:
+            name, version = wheel.name.split("-")[:2]
+            print(f"| {name} {version} | {Path(item.filename).name} | {item.file_size / 1000:.0f} |")
 
 
 def package(name: str) -> Path:
@@ -122,12 +134,16 @@ def main() -> None:
     preparing.add_argument("work", type=Path)
     measuring = commands.add_parser("measure")
     measuring.add_argument("work", type=Path)
+    sizing = commands.add_parser("sizes")
+    sizing.add_argument("wheels", nargs="+", type=Path)
     side = commands.add_parser("side")
     side.add_argument("side", choices=SIDES)
     side.add_argument("work", type=Path)
     options = parser.parse_args()
     if options.command == "prepare":
         prepare(options.model, options.work)
+    elif options.command == "sizes":
+        sizes(options.wheels)
     elif options.command == "measure":
         measure(options.work)
     else:

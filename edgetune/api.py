@@ -85,7 +85,7 @@ def tune(
     lean: bool = False,
     cut: Sequence[str] = (),
     save_rest: FilePath | None = None,
-    standalone: bool = False,
+    standalone: bool | None = None,
     weights: str = "file",
     measure_latency: bool = True,
     watcher: Watcher | None = None,
@@ -111,7 +111,8 @@ def tune(
         lean: leave the ONNX model and the reference outputs out of the bundle.
         cut: tensors to compute in place of the model's outputs: what comes after them is left out.
         save_rest: where to write what was left out as an ONNX model, to run on the bundle's outputs.
-        standalone: make a library with a C API that needs nothing of TVM.
+        standalone: make a library with a C API that needs nothing of TVM (True: or refuse the model), or a
+            program for TVM's virtual machine (False). By default, a library wherever the model can be one.
         weights: of a standalone library: ``file`` beside it, or ``embed`` them.
         measure_latency: time the model beside ONNX Runtime, before and after.
         watcher: told how it goes.
@@ -151,7 +152,7 @@ def compile(
     lean: bool = False,
     cut: Sequence[str] = (),
     save_rest: FilePath | None = None,
-    standalone: bool = False,
+    standalone: bool | None = None,
     weights: str = "file",
     watcher: Watcher | None = None,
 ) -> CompileResult:
@@ -202,18 +203,20 @@ def compare(
 
 def benchmark(
     bundle: FilePath,
-    against: str | None = "onnxruntime",
+    against: str | Sequence[str] | None = "onnxruntime",
     threads: int | None = None,
     device: str | None = None,
     *,
     shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> BenchmarkResult:
-    """Time a bundle beside another runtime, in alternation, each in a process of its own.
+    """Time a bundle beside other runtimes, in alternation, each in a process of its own.
 
     Args:
         bundle: directory or ``.tar``.
-        against: ``onnxruntime``, the path of a ``.py`` file with a side of one's own, or None.
-        threads: of both sides; the bundle's by default.
+        against: ``onnxruntime``, ``openvino``, ``mnn``, ``ncnn``, ``litert``, ``iree``, the path of a ``.py`` file
+            with a side of one's own, or None. Of several, those that cannot take part are left out, with
+            their reasons in ``refused``.
+        threads: of all sides; the bundle's by default.
         device: where to run; this machine by default.
         shapes: input name -> sizes, for a bundle of several; its largest by default.
 
@@ -251,17 +254,16 @@ def _request(
     lean: bool,
     cut: Sequence[str],
     save_rest: FilePath | None,
-    standalone: bool,
+    standalone: bool | None,
     weights: str,
 ) -> Request:
     from edgetune.workflow import Request
 
     if weights not in ("file", "embed"):
         raise UsageError(f"weights={weights!r} is neither 'file' nor 'embed'; give one of the two")
-    if weights == "embed" and not standalone:
+    if weights == "embed" and standalone is False:
         raise UsageError(
-            "only a standalone library can have its weights inside; ask for one with --standalone, "
-            "or leave the weights in their file"
+            "only a standalone library can have its weights inside; leave out --vm, or leave the weights in their file"
         )
     return Request(
         model=model,

@@ -4,6 +4,7 @@
     ├── UsageError                2  an option or setting is wrong
     ├── ModelError                1  the file is not a usable ONNX model
     │   └── UnsupportedModelError 1  valid ONNX, but edgetune cannot compile it
+    │       └── NotStandaloneError 1 it can be compiled, but needs TVM's virtual machine to run
     ├── TargetError               1  unknown or invalid target
     ├── ToolchainError            1  a linker, compiler or pinned package is missing or wrong
     ├── BundleError               1  a bundle is damaged or made for another machine
@@ -44,6 +45,17 @@ class ModelError(EdgetuneError):
 
 class UnsupportedModelError(ModelError):
     """The model is valid ONNX, but edgetune cannot compile it."""
+
+
+class NotStandaloneError(UnsupportedModelError):
+    """The model can be compiled, but not as a standalone library; ``reason`` says why."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            f"the model cannot be a standalone library: {reason}; compile it for TVM's virtual machine: without "
+            "--standalone, and with its weights in a file"
+        )
+        self.reason = reason
 
 
 class TargetError(EdgetuneError):

@@ -274,6 +274,7 @@ class CompiledModel:
         files: what else goes into the bundle (headers, a static library), by name.
         programs: where sizes vary, the function for each combination, ``main`` for the largest first;
             ``weights`` are then those of all programs. Empty for a model of fixed shape.
+        needs_vm: why it is no standalone library; empty where it is one, or was not to be.
     """
 
     library: bytes = field(repr=False)
@@ -284,6 +285,7 @@ class CompiledModel:
     programs: tuple[Program, ...] = ()
     standalone: bool = False
     files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    needs_vm: str = ""
 
 
 @dataclass(frozen=True)

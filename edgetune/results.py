@@ -47,6 +47,20 @@ class TaskResult:
     source: Source
     problem: str = ""
 
+    @classmethod
+    def of(cls, choice: Choice, trials: int, problem: str) -> TaskResult:
+        """With the time of the schedule that went into the bundle."""
+        task, best_s = choice.task, choice.best_s
+        return cls(
+            name=task.name,
+            weight=task.weight,
+            trials=trials,
+            best_us=None if best_s is None else best_s * 1e6,
+            gflops=task.flops / best_s / 1e9 if best_s and task.flops else None,
+            source=choice.source,
+            problem=problem,
+        )
+
     def to_json(self) -> dict[str, Any]:
         """The task's entry in ``tasks``."""
         return asdict(self)
@@ -112,8 +126,9 @@ class TuneResult:
 
     ``trials_spent`` were measured by this run, ``trials_reused`` came from the logs; both count
     against the budget. ``failures`` counts failed candidates by kind. ``interrupted`` says that
-    Ctrl-C ended the search early: the bundle is the best found until then. ``rest`` is the ONNX file of what
-    was cut off, if it was saved.
+    Ctrl-C ended the search early: the bundle is the best found until then. ``agreement`` sets the kernels'
+    times beside the latency, as in the JSON of ``profile``; None where it was not measured. ``rest`` is the
+    ONNX file of what was cut off, if it was saved.
     """
 
     model: str
@@ -130,6 +145,7 @@ class TuneResult:
     interrupted: bool = False
     notes: tuple[str, ...] = ()
     rest: Path | None = None
+    agreement: Mapping[str, Any] | None = None
 
     @property
     def speedup_vs_onnxruntime(self) -> float | None:
@@ -152,6 +168,7 @@ class TuneResult:
             "wall_s": self.wall_s,
             "failures": dict(self.failures),
             "interrupted": self.interrupted,
+            "agreement": None if self.agreement is None else dict(self.agreement),
             "notes": list(self.notes),
             "rest": None if self.rest is None else str(self.rest),
         }

@@ -16,6 +16,7 @@ import tempfile
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -25,6 +26,8 @@ from edgetune.bundle import manifest as m
 from edgetune.bundle.inputs import check_inputs, plainly_right
 from edgetune.bundle.reader import Bundle, check_loadable, open_bundle
 from edgetune.bundle.serving import Serving
+from edgetune.bundle.signing import verify
+from edgetune.dtypes import BFLOAT16, EXTENDED, SMALL_INTEGERS, held, numpy_dtype, unheld
 from edgetune.errors import BundleError, ToolchainError, UsageError, first_line
 from edgetune.machine import usable_cpus
 from edgetune.records import TensorSpec
@@ -38,7 +41,13 @@ _SETTLED_RUNS = 2
 _ENGINE_ERRORS = (RuntimeError, ValueError, TypeError, AttributeError, IndexError, KeyError)
 
 
-def load(bundle: str | Path, *, threads: int | None = None, check_files: bool = True) -> AnyModel:
+def load(
+    bundle: str | Path,
+    *,
+    threads: int | None = None,
+    check_files: bool = True,
+    key: str | Path | None = None,
+) -> AnyModel:
     """Load a bundle for running on this machine.
 
     Args:
@@ -46,6 +55,7 @@ def load(bundle: str | Path, *, threads: int | None = None, check_files: bool = 
         threads: threads to run on, the bundle's own number by default. Never more than the CPUs
             that this process may use.
         check_files: compare every file with its SHA-256 first.
+        key: public key of the bundle's signer, or its file: load nothing that it has not signed.
 
     Raises:
         BundleError: it is no bundle, is damaged, or was made for another machine or other versions.
@@ -53,6 +63,9 @@ def load(bundle: str | Path, *, threads: int | None = None, check_files: bool = 
     """
     if threads is not None and threads < 1:
         raise UsageError(f"threads={threads} is not a number of threads; give 1 or more")
+    if key is not None:
+        verify(Path(bundle), key)
+        check_files = True
     opened = open_bundle(bundle, check_files=check_files)
     check_loadable(opened)
     if opened.manifest.engine == "standalone":
@@ -116,7 +129,7 @@ class LoadedModel:
             BundleError: the library failed.
         """
         for program in self._programs:
-            if plainly_right(program.buffers, inputs):
+            if program.exact and plainly_right(program.buffers, inputs):
                 with self._lock:
                     for name, buffer in program.buffers.items():
                         buffer[...] = inputs[name]
@@ -159,7 +172,9 @@ class _Program:
     def __init__(self, machine: Any, entry: m.ProgramEntry, weights: Sequence[np.ndarray]) -> None:
         self.buffers = {item.name: _aligned_empty(item.spec()) for item in entry.inputs}
         self._arguments = [*self.buffers.values(), *(weights[index] for index in entry.weights)]
-        tensors = [_engine().from_dlpack(array) for array in self._arguments]
+        # Small integers are widened in their buffers: of what type an array is has to be looked at.
+        self.exact = not any(item.dtype in SMALL_INTEGERS for item in entry.inputs)
+        tensors = [_tensor(array) for array in self._arguments]
         # Bound once: handing over hundreds of weights at each call costs more than a small model.
         bound = f"edgetune_{entry.function}"
         machine["save_function"](entry.function, bound, 1, *tensors)
@@ -168,6 +183,7 @@ class _Program:
         self._borrowed: set[int] = set()
         self._item = _engine().get_global_func("ffi.ArrayGetItem")
         self._output_names = [item.name for item in entry.outputs]
+        self._odd = {i: item.dtype for i, item in enumerate(entry.outputs) if item.dtype in EXTENDED}
         self._output_range = range(len(entry.outputs))
         self._earlier: Sequence[Any] = ()
 
@@ -177,7 +193,10 @@ class _Program:
         A model may return an input or a constant as it is. Constants show in the first two runs:
         the same memory is returned again while the first result is still held.
         """
-        if hasattr(result, "__dlpack__"):
+        if self._odd:
+            tensors = [result] if hasattr(result, "__dlpack__") else list(result)
+            arrays = [_array(tensor, self._odd.get(index)) for index, tensor in enumerate(tensors)]
+        elif hasattr(result, "__dlpack__"):
             arrays = [np.from_dlpack(result)]
         else:
             # Iterating over the result costs several times as much: microseconds, as small models do.
@@ -217,6 +236,10 @@ def _engine() -> Any:
 
             # The process keeps it for good; global, because model libraries look up its symbols.
             ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)
+            # TVM's sorting, which TopK calls, lies in a library beside it.
+            extra = library.with_name(f"{prefix}tvm_runtime_extra{suffix}")
+            if extra.is_file():
+                ctypes.CDLL(str(extra), ctypes.RTLD_GLOBAL)
             return tvm_ffi
     raise ToolchainError(
         "TVM's runtime library was not found in the package 'apache-tvm'; install it again with "
@@ -278,22 +301,46 @@ def _map_weights(bundle: Bundle) -> list[np.ndarray]:
     """
     extent = bundle.storage.files[m.WEIGHTS]
     if extent.size == 0:
-        return [np.empty(weight.shape, weight.dtype) for weight in bundle.manifest.weights]
+        return [np.empty(weight.shape, numpy_dtype(weight.dtype)) for weight in bundle.manifest.weights]
     data = np.memmap(extent.path, np.uint8, "c", extent.offset, (extent.size,))
     return [
         np.asarray(data[weight.offset : weight.offset + weight.size_bytes])
-        .view(weight.dtype)
+        .view(numpy_dtype(weight.dtype))
         .reshape(weight.shape)
         for weight in bundle.manifest.weights
     ]
 
 
+def _tensor(array: np.ndarray) -> Any:
+    """An array as the library takes it, in the same memory. NumPy's DLPack knows no bfloat16."""
+    if array.dtype.name == BFLOAT16:
+        return _viewed(_engine().from_dlpack(array.view(np.uint16)), BFLOAT16)
+    return _engine().from_dlpack(held(array))
+
+
+def _array(tensor: Any, dtype: str | None) -> np.ndarray:
+    """A tensor of the library as an array of ``dtype``, its own one where that is None."""
+    if dtype is None:
+        return np.from_dlpack(tensor)
+    return unheld(np.from_dlpack(_viewed(tensor, "uint16") if dtype == BFLOAT16 else tensor), dtype)
+
+
+def _viewed(tensor: Any, dtype: str) -> Any:
+    """The memory of a tensor as another type of the same size."""
+    view = _engine().get_global_func("runtime.TVMTensorCreateView")
+    return view(tensor, _engine().convert(tuple(tensor.shape)), dtype, 0)
+
+
 def _aligned_empty(spec: TensorSpec) -> np.ndarray:
-    """A zeroed array for an input, aligned as kernels expect (NumPy aligns to 16 bytes only)."""
+    """A zeroed array for an input, aligned as kernels expect (NumPy aligns to 16 bytes only).
+
+    Small integers are widened when they are copied into it.
+    """
+    spec = replace(spec, dtype=SMALL_INTEGERS.get(spec.dtype, spec.dtype))
     size = m.Tensor.of(spec).size_bytes
     memory = np.zeros(size + m.ALIGNMENT_BYTES, np.uint8)
     start = -memory.ctypes.data % m.ALIGNMENT_BYTES
-    return memory[start : start + size].view(spec.dtype).reshape(spec.shape)
+    return memory[start : start + size].view(numpy_dtype(spec.dtype)).reshape(spec.shape)
 
 
 def _possible_threads(built_for: int, wanted: int | None) -> int:

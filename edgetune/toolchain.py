@@ -68,6 +68,8 @@ def link_shared(
     *,
     page_size_bytes: int | None = None,
     exports: str | None = None,
+    aliases: Mapping[str, str] | None = None,
+    beside: Sequence[str] = (),
 ) -> None:
     """Link relocatable objects into a shared library, replacing ``output`` in one step.
 
@@ -83,6 +85,8 @@ def link_shared(
         exports: pattern of the symbols that the library shows (``edgetune_*``); all others are hidden, what
             nothing refers to is left out, and so are debugging information and names. By default
             everything is kept and shown.
+        aliases: symbol that the objects want -> the one of theirs that it stands for.
+        beside: names of libraries that it is loaded with, from its own folder.
 
     Raises:
         ToolchainError: no linker was found, or it refused the objects.
@@ -99,9 +103,11 @@ def link_shared(
             page = () if page_size_bytes is None else ("-z", f"max-page-size={page_size_bytes}")
             command = [
                 *_base_command(linker, arch),
-                *linker.options(*_COMMON_OPTIONS, *page, *_hiding(exports, work), "--no-as-needed"),
+                *linker.options(*_COMMON_OPTIONS, *page, *_hiding(exports, work)),
+                *linker.options(*(f"--defsym={name}={meant}" for name, meant in (aliases or {}).items())),
+                *linker.options(*(["-rpath", "$ORIGIN"] if beside else []), "--no-as-needed"),
                 *_as_files(objects, work),
-                *_stubs(linker, arch, _needed(mtriple, arch, exports is not None), work),
+                *_stubs(linker, arch, (*beside, *_needed(mtriple, arch, exports is not None)), work),
                 "-o",
                 str(linked),
             ]

@@ -23,6 +23,7 @@ from edgetune.bundle.reader import Bundle, open_bundle
 from edgetune.bundle.serving import Serving
 from edgetune.devices.inventory import open_device
 from edgetune.devices.transport import Device
+from edgetune.dtypes import plain
 from edgetune.errors import UsageError
 from edgetune.machine import usable_cpus
 from edgetune.records import CompareResult, OutputDifference, ReferenceRun
@@ -34,6 +35,9 @@ TOLERANCES: Mapping[str, tuple[float, float]] = {
     "float64": (1e-3, 1e-4),
     "float32": (1e-3, 1e-4),
     "float16": (1e-2, 5e-3),
+    "bfloat16": (4e-2, 2e-2),
+    **dict.fromkeys(("float8_e4m3fn", "float8_e4m3fnuz"), (0.13, 2e-2)),
+    **dict.fromkeys(("float8_e5m2", "float8_e5m2fnuz"), (0.26, 2e-2)),
 }
 """By dtype of the reference: ``rtol``, and ``atol`` as a part of the output's largest value.
 
@@ -41,7 +45,8 @@ A part of it, because a fixed ``atol`` would let every value of a softmax over t
 pass, and fail results of a million for their rounding. float32: summing in another order, as
 every schedule does, moves results of deep networks by some 1e-5 of their scale, polynomials for exp
 and tanh by as much; a wrong kernel is off by far more. float64 is no tighter because models mix
-it with float32. float16 has 11 bits: 5e-4 for one rounding.
+it with float32. float16 has 11 bits: 5e-4 for one rounding; bfloat16 8: 4e-3. 8-bit floats of 4 or 3 bits
+may be a step, an eighth or a quarter, from a value on the edge; those of 4 bits must be equal.
 """
 
 _LEAST_ATOL = 5e-7
@@ -61,7 +66,8 @@ def default_tolerances(expected: np.ndarray) -> tuple[float, float]:
     if expected.dtype.name not in TOLERANCES:
         return 0.0, 0.0
     rtol, part = TOLERANCES[expected.dtype.name]
-    finite = expected[np.isfinite(expected)]
+    values = plain(expected)
+    finite = values[np.isfinite(values)]
     return rtol, max(_LEAST_ATOL, part * float(np.abs(finite).max(initial=0.0)))
 
 
@@ -188,6 +194,7 @@ def difference(
             name, False, math.inf, math.inf, rtol, atol, actual.size, actual.size,
             passing_atol=math.inf, passing_rtol=math.inf, problem=problem,
         )  # fmt: skip
+    expected, actual = plain(expected), plain(actual)
     abs_error, rel_error = _errors(expected, actual)
     failing = (abs_error > atol) & (rel_error > rtol)
     position = value = wanted = None

@@ -6,7 +6,7 @@
     tune       tuning/        candidates for the tasks, measured on a device, recorded in the logs
     choose     choices.py     the best record of each task, or the default schedule
     compile    graph/         one library with the chosen kernels, and the packed weights
-               standalone/    the same without TVM, where that is asked for
+               standalone/    the same without TVM, where the model is a mere sequence of kernel calls
     write      bundle/        library, weights and manifest, staged beside the final place
     verify     verify.py      the staged bundle against ONNX Runtime, before it appears
     benchmark  benchmarking/  the bundle beside ONNX Runtime
@@ -24,16 +24,18 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from edgetune.benchmarking.agreement import Agreement
+from edgetune.benchmarking.profile import profile
 from edgetune.benchmarking.results import BenchmarkResult
 from edgetune.benchmarking.rounds import benchmark
 from edgetune.bundle.assemble import Check, WrittenBundle, check_output, write_bundle
 from edgetune.choices import choose
 from edgetune.devices.transport import Device
-from edgetune.errors import EdgetuneError, UsageError
+from edgetune.errors import EdgetuneError, NotStandaloneError
 from edgetune.graph.compile import applies, compile_model
 from edgetune.graph.lower import Lowered, lower
 from edgetune.graph.sequence import compile_program
@@ -46,7 +48,6 @@ from edgetune.model.variants import served
 from edgetune.placement import chosen_target, place, runs_here
 from edgetune.records import Choice, CompiledModel, PreparedModel, Source
 from edgetune.results import CompileResult, KernelResult, Latency, TaskResult, TuneResult
-from edgetune.sides.device_side import is_remote
 from edgetune.standalone.build import build_standalone
 from edgetune.targets import Target
 from edgetune.tuning.loop import tune_tasks
@@ -79,7 +80,8 @@ class Request:
         archive: write one ``.tar``. lean: leave out what only ``compare`` and ``benchmark`` need.
         cut: tensors to compute in place of the model's outputs. save_rest: where to write what comes after
             them as an ONNX model.
-        standalone: a library that needs nothing of TVM. embed_weights: with the weights inside it.
+        standalone: a library that needs nothing of TVM; None: where the model can be one, else a program for
+            TVM's virtual machine. embed_weights: a standalone library with the weights inside it.
     """
 
     model: Model
@@ -95,7 +97,7 @@ class Request:
     lean: bool = False
     cut: Sequence[str] = ()
     save_rest: Path | None = None
-    standalone: bool = False
+    standalone: bool | None = None
     embed_weights: bool = False
 
 
@@ -169,6 +171,7 @@ def tune(
         written = _compile(job, choices, watcher)
         timed = measure_latency and not outcome.interrupted
         after = _benchmark(job, written.path, watcher) if timed else None
+        agreement = _agreement(job, written.path, watcher) if timed else None
     return TuneResult(
         model=job.prepared.name,
         target=job.target.name,
@@ -182,8 +185,9 @@ def tune(
         wall_s=time.monotonic() - started,
         failures=outcome.failures,
         interrupted=outcome.interrupted,
-        notes=(*job.prepared.notes, *_tuning_notes(outcome), *_last_notes(job)),
+        notes=(*job.prepared.notes, *_tuning_notes(outcome), *_last_notes(job, written)),
         rest=request.save_rest,
+        agreement=None if agreement is None else agreement.to_json(),
     )
 
 
@@ -204,7 +208,7 @@ def compile_from_logs(request: Request, watcher: Watcher | None = None) -> Compi
         bundle=written.path,
         kernels=tuple(KernelResult.of(choice) for choice in choices),
         verified=written.verification,
-        notes=(*job.prepared.notes, *_last_notes(job)),
+        notes=(*job.prepared.notes, *_last_notes(job, written)),
         rest=request.save_rest,
     )
 
@@ -249,14 +253,8 @@ def _begin_tuning(request: Request, device: str | None, watcher: Watcher) -> tup
     """The job, and the device to measure on.
 
     Raises:
-        UsageError: a standalone library for another machine, which cannot be verified there.
         EdgetuneError: see :func:`edgetune.placement.place`.
     """
-    if request.standalone and is_remote(device):
-        raise UsageError(
-            f"a standalone library cannot be verified on device '{device}'; tune without --standalone, then use "
-            "'edgetune compile --standalone', which takes the same records"
-        )
     target, measured_on = place(request.target, request.threads, device, watcher)
     elsewhere = None if measured_on.shares_host else measured_on
     return _begin(request, watcher, target, elsewhere), measured_on
@@ -317,12 +315,19 @@ def _compile(job: Job, choices: Sequence[Choice], watcher: Watcher) -> WrittenBu
 
 
 def _library(job: Job, choices: Sequence[Choice]) -> CompiledModel:
-    """The model compiled with these schedules, for TVM's virtual machine or as a standalone library."""
-    if not job.request.standalone:
-        return compile_model(job.lowered, choices, job.target)
-    name = job.prepared.name
-    program = compile_program(job.lowered, choices, job.target, name)
-    return build_standalone(program, name, job.target, embed=job.request.embed_weights)
+    """The model compiled with these schedules: as a standalone library, else for TVM's virtual machine."""
+    request, name = job.request, job.prepared.name
+    reason = ""
+    if request.standalone is not False:
+        try:
+            program = compile_program(job.lowered, choices, job.target, name)
+            return build_standalone(program, name, job.target, embed=request.embed_weights)
+        except NotStandaloneError as error:
+            if request.standalone or request.embed_weights:
+                raise
+            reason = error.reason
+    compiled = compile_model(job.lowered, choices, job.target)
+    return replace(compiled, needs_vm=reason)
 
 
 def _benchmark(
@@ -340,12 +345,24 @@ def _benchmark(
         return None
 
 
+def _agreement(job: Job, bundle: Path, watcher: Watcher) -> Agreement | None:
+    """Whether the kernels' times add up to the latency; None where the bundle does not run on this machine."""
+    if job.check is None or job.device is not None:
+        return None
+    watcher.say("adding up its kernels")
+    try:
+        return profile(bundle, roofline=False).agreement
+    except EdgetuneError as error:
+        watcher.note(f"kernels not timed: {error}")
+        return None
+
+
 def _latency(before: BenchmarkResult | None, after: BenchmarkResult | None) -> Latency:
     """Medians; ONNX Runtime's is the one measured in alternation with the tuned model, where there is one."""
     beside = after or before
     return Latency(
         edgetune=after.edgetune.median_ms if after else None,
-        onnxruntime=beside.other.median_ms if beside and beside.other else None,
+        onnxruntime=beside.onnxruntime.median_ms if beside and beside.onnxruntime else None,
         untuned=before.edgetune.median_ms if before else None,
     )
 
@@ -353,22 +370,9 @@ def _latency(before: BenchmarkResult | None, after: BenchmarkResult | None) -> L
 def _task_results(outcome: TuningOutcome, choices: Sequence[Choice]) -> tuple[TaskResult, ...]:
     """The tasks with the times of the schedules that went into the bundle."""
     by_workload = {choice.task.workload: choice for choice in choices}
-    results = []
-    for tuned in outcome.tasks:
-        choice = by_workload[tuned.task.workload]
-        best_s = choice.best_s
-        results.append(
-            TaskResult(
-                name=tuned.task.name,
-                weight=tuned.task.weight,
-                trials=tuned.trials,
-                best_us=None if best_s is None else best_s * 1e6,
-                gflops=tuned.task.flops / best_s / 1e9 if best_s and tuned.task.flops else None,
-                source=choice.source,
-                problem=tuned.reason,
-            )
-        )
-    return tuple(results)
+    return tuple(
+        TaskResult.of(by_workload[tuned.task.workload], tuned.trials, tuned.reason) for tuned in outcome.tasks
+    )
 
 
 def _tuning_notes(outcome: TuningOutcome) -> tuple[str, ...]:
@@ -382,12 +386,14 @@ def _tuning_notes(outcome: TuningOutcome) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _last_notes(job: Job) -> tuple[str, ...]:
-    rest = () if job.rest is None else (job.rest.note,)
+def _last_notes(job: Job, written: WrittenBundle) -> tuple[str, ...]:
+    notes = () if job.rest is None else (job.rest.note,)
+    if written.needs_vm:
+        notes = (*notes, f"needs TVM's runtime on the device, for {written.needs_vm}")
     if job.check is not None:
-        return rest
+        return notes
     return (
-        *rest,
+        *notes,
         f"not verified, for this machine cannot run code for {job.target.name}; "
         "run 'edgetune compare' with --device, or on such a machine",
     )

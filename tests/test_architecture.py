@@ -37,7 +37,7 @@ LAYERS = [
     {"config", "results", "cpu", "machine", "metaschedule", "versions", "atomic"},
     {"resources"},
     {"records"},
-    {"sizes"},
+    {"narrow", "sizes", "dtypes"},
     {"errors"},
 ]
 """From the top down: a part may import from the rows below its own, and from itself."""

@@ -131,7 +131,7 @@ def test_a_lean_bundle_is_compared_at_every_size_too(net: bytes, tmp_path: Path)
 def test_weights_are_stored_once_and_a_fixed_shape_is_as_it_was(
     compiled: edgetune.CompileResult, net: bytes, tmp_path: Path
 ) -> None:
-    fixed = edgetune.compile(net, shapes={"x": (4, 3, 8, 8)}, out=tmp_path / "fixed")
+    fixed = edgetune.compile(net, shapes={"x": (4, 3, 8, 8)}, out=tmp_path / "fixed", standalone=False)
     assert (fixed.bundle / "weights.bin").read_bytes() == (compiled.bundle / "weights.bin").read_bytes()
     manifest = json.loads((compiled.bundle / "manifest.json").read_text())
     assert manifest["schema_version"] == 2

@@ -1,10 +1,10 @@
 """Time of each kernel of a bundle, and how far it is from what the machine allows.
 
 The Relax virtual machine calls an observer before and after each instruction; a standalone library times
-its kernels itself, and nothing is subtracted. Kernels are timed where
-they stand, with the caches as the kernels before left them. Observing costs a few microseconds an
-instruction, most of them outside the timed interval; the rest, the shortest interval of any
-instruction, is subtracted.
+its kernels itself, and nothing is subtracted. Kernels are timed where they stand, with the caches as the
+kernels before left them. Observing costs some microseconds an instruction, part of them within the timed interval:
+as much as a small kernel takes. That part is found by further runs in which the observer is called with the same
+arguments and the kernels are skipped, and is subtracted, instruction by instruction.
 """
 
 from __future__ import annotations
@@ -19,15 +19,19 @@ from typing import Any
 
 import numpy as np
 
-from edgetune.benchmarking.roofline import Roofline, measure
+from edgetune.benchmarking.agreement import Agreement, KernelTime
+from edgetune.benchmarking.roofline import UNKNOWN, Roofline, measure
 from edgetune.bundle.inputs import choose_inputs
 from edgetune.bundle.manifest import KernelEntry, Manifest
 from edgetune.bundle.reader import open_bundle
+from edgetune.dtypes import numpy_dtype
 from edgetune.errors import DeviceError, UsageError
 from edgetune.runtime import AnyModel, LoadedModel, load
 
 RUNS = 20
 _WARM_UP_RUNS = 3
+_EMPTY_RUNS = 11
+_SKIP = 1  # TVM's VMInstrumentReturnKind::kSkipRun
 _LEAST_S = 0.5
 OTHER = "(virtual machine)"
 """Name of the row for everything but kernels: allocation, shapes, checks of arguments."""
@@ -63,7 +67,8 @@ class KernelProfile:
 class ProfileResult:
     """A bundle's kernels, slowest first.
 
-    ``latency_ms`` is the median of unobserved runs; ``kernels_ms`` the sum of all rows.
+    ``latency_ms`` is the median of unobserved runs; ``kernels_ms`` the sum of all rows; ``agreement`` says what
+    stands between the two.
     """
 
     bundle: Path
@@ -72,6 +77,7 @@ class ProfileResult:
     kernels_ms: float
     kernels: tuple[KernelProfile, ...]
     machine: Roofline
+    agreement: Agreement
 
     def to_json(self) -> dict[str, Any]:
         """The JSON object of ``edgetune profile``."""
@@ -82,6 +88,7 @@ class ProfileResult:
             "kernels_ms": self.kernels_ms,
             "kernels": [asdict(kernel) for kernel in self.kernels],
             "machine": self.machine.to_json(),
+            "agreement": self.agreement.to_json(),
         }
 
 
@@ -102,6 +109,7 @@ def profile(
     inputs: str | Path | Mapping[str, Any] | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
     runs: int = RUNS,
+    roofline: bool = True,
 ) -> ProfileResult:
     """Time each kernel of a bundle on this machine and set it against the machine's roofline.
 
@@ -112,6 +120,7 @@ def profile(
         inputs: a ``.npz`` file or arrays by name; the recorded ones by default.
         shapes: of the recorded inputs, for a bundle of several sizes; its largest by default.
         runs: observed runs.
+        roofline: whether to measure the machine's limits, which takes three seconds.
 
     Raises:
         UsageError: ``runs`` is less than one, or the inputs do not fit.
@@ -126,10 +135,10 @@ def profile(
         )
     arrays = choose_inputs(open_bundle(bundle, check_files=False), inputs, shapes=shapes)
     model = load(bundle, threads=threads)
-    machine = measure(model.threads)
+    machine = measure(model.threads) if roofline else UNKNOWN
     latency_ms = _latency_ms(model, arrays)
     observed = [_observed_run(model, arrays) for _ in range(runs + _WARM_UP_RUNS)][_WARM_UP_RUNS:]
-    kernels = summarize(observed, model.manifest, machine)
+    kernels = summarize(observed, _overheads_ns(model, arrays), model.manifest, machine)
     return ProfileResult(
         bundle=Path(bundle),
         threads=model.threads,
@@ -137,7 +146,20 @@ def profile(
         kernels_ms=sum(kernel.time_us for kernel in kernels) / 1e3,
         kernels=kernels,
         machine=machine,
+        agreement=_agreement(latency_ms, kernels, model.manifest),
     )
+
+
+def _agreement(latency_ms: float, kernels: Sequence[KernelProfile], manifest: Manifest) -> Agreement:
+    alone_us = {entry.name: entry.best_us for entry in manifest.kernels}
+    between_us = sum(kernel.time_us for kernel in kernels if kernel.name == OTHER)
+    times = []
+    for kernel in kernels:
+        if kernel.name != OTHER:
+            one_us = alone_us.get(kernel.name)
+            alone = None if one_us is None else one_us * kernel.calls
+            times.append(KernelTime(kernel.name, kernel.calls, kernel.time_us, alone))
+    return Agreement.of(latency_ms, between_us, times)
 
 
 def _latency_ms(model: AnyModel, inputs: Mapping[str, np.ndarray]) -> float:
@@ -154,12 +176,32 @@ def _observed_run(model: AnyModel, inputs: Mapping[str, np.ndarray]) -> list[_Ca
     if not isinstance(model, LoadedModel):
         return [_Call(*kernel) for kernel in model.observe(inputs)]
     calls: list[_Call] = []
-    model.instrument(_observer(calls))
+    _run_observed(model, inputs, _observer(calls))
+    return calls
+
+
+def _run_observed(model: LoadedModel, inputs: Mapping[str, np.ndarray], observer: Callable[..., int]) -> None:
+    model.instrument(observer)
     try:
         model.run(inputs)
     finally:
         model.instrument(None)
-    return calls
+
+
+def _overheads_ns(model: AnyModel, inputs: Mapping[str, np.ndarray]) -> list[float]:
+    """For each instruction, how much of its interval is the observer's; none where nothing is observed."""
+    if not isinstance(model, LoadedModel):
+        return []
+    runs: list[list[int]] = []
+    for _ in range(_EMPTY_RUNS):
+        runs.append([])
+        _run_observed(model, inputs, _entries_observer(runs[-1]))
+    return [statistics.median(times) for times in zip(*runs, strict=True)]
+
+
+def _is_between(function: str) -> bool:
+    """Whether an instruction is the virtual machine's own, between the kernels."""
+    return function.startswith("vm.")
 
 
 def _observer(calls: list[_Call]) -> Callable[..., int]:
@@ -172,35 +214,60 @@ def _observer(calls: list[_Call]) -> Callable[..., int]:
             started = clock()
             return 0
         time_ns = clock() - started
-        size = 0 if name.startswith("vm.") else sum(_size_bytes(item) for item in arguments)
+        size = 0 if _is_between(name) else sum(_size_bytes(item) for item in arguments)
         calls.append(_Call(name, time_ns, size))
         return 0
 
     return observe
 
 
+def _entries_observer(times_ns: list[int]) -> Callable[..., int]:
+    """Notes for each instruction how long it takes from the end of one call of an observer to the next.
+
+    Between the two lies what also lies within a timed interval besides the kernel: leaving the observer, and
+    entering it with the instruction's arguments. Kernels are skipped, the machine's own instructions cannot be.
+    """
+    clock = time.perf_counter_ns
+    left = clock()
+
+    def observe(_function: Any, name: str, before: bool, _result: Any, *_arguments: Any) -> int:
+        nonlocal left
+        if before:
+            times_ns.append(clock() - left)
+        left = clock()
+        return _SKIP if before and not _is_between(name) else 0
+
+    return observe
+
+
 def _size_bytes(argument: Any) -> int:
-    return int(np.from_dlpack(argument).nbytes) if hasattr(argument, "__dlpack__") else 0
+    if not hasattr(argument, "__dlpack__"):
+        return 0
+    return int(np.prod(argument.shape, dtype=np.int64)) * numpy_dtype(str(argument.dtype)).itemsize
 
 
-def summarize(runs: list[list[_Call]], manifest: Manifest, machine: Roofline) -> tuple[KernelProfile, ...]:
+def summarize(
+    runs: list[list[_Call]], overheads_ns: Sequence[float], manifest: Manifest, machine: Roofline
+) -> tuple[KernelProfile, ...]:
     """One row for each kernel, slowest first, and one for the rest.
 
     Args:
         runs: the instructions of each run, every time the same ones in the same order.
+        overheads_ns: what to take off each of them; none to take off nothing.
         manifest: knows the kernels' operations and sources.
         machine: its limits.
     """
-    in_vm = manifest.engine == "vm"
-    floor_ns = min((call.time_ns for calls in runs for call in calls if in_vm), default=0)
+    overheads_ns = overheads_ns or [0.0] * len(runs[0])
     entries = {symbol: entry for entry in manifest.kernels for symbol in entry.symbols}
     positions: dict[str, list[int]] = defaultdict(list)
     for position, call in enumerate(runs[0]):
         entry = entries.get(call.function)
-        known = OTHER if call.function.startswith("vm.") else call.function
+        known = OTHER if _is_between(call.function) else call.function
         positions[entry.name if entry else known].append(position)
     times_us = {
-        name: statistics.median(sum(calls[index].time_ns - floor_ns for index in indices) for calls in runs)
+        name: statistics.median(
+            sum(max(0.0, calls[index].time_ns - overheads_ns[index]) for index in indices) for calls in runs
+        )
         / 1e3
         for name, indices in positions.items()
     }

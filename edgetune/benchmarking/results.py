@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ class SideResult:
         load_s: seconds to load the model.
         peak_memory_bytes: of the whole process, Python included; model_memory_bytes: what came on
             top of a bare Python with NumPy.
+        error: largest absolute difference from ONNX Runtime's outputs, as a part of the output's largest value;
+            infinite where an output is missing or has another size; None where ONNX Runtime did not run.
     """
 
     version: str
@@ -34,6 +37,7 @@ class SideResult:
     load_s: float
     peak_memory_bytes: int
     model_memory_bytes: int
+    error: float | None = None
 
     @classmethod
     def of(
@@ -66,43 +70,60 @@ class SideResult:
             "load_s": self.load_s,
             "peak_memory_bytes": self.peak_memory_bytes,
             "model_memory_bytes": self.model_memory_bytes,
+            "error": self.error if self.error is None or math.isfinite(self.error) else "infinite",
         }
 
 
 @dataclass(frozen=True)
 class BenchmarkResult:
-    """A bundle's run times, and those of another runtime measured in alternation.
+    """A bundle's run times, and those of other runtimes measured in alternation.
 
     Attributes:
-        bundle: the bundle. threads: how many both sides ran on.
-        edgetune: the bundle's side. other: the other one, None when the bundle ran alone.
-        against: the other side's name, as a key of the JSON.
-        rounds: how often the sides took turns. runs: timed runs of each side, over all rounds.
+        bundle: the bundle. threads: how many all sides ran on.
+        edgetune: the bundle's side.
+        others: the other sides by name, which is their key in the JSON, in the order they were asked for.
+        refused: why a side did not run, by name.
+        rounds: how often the sides took turns. runs: timed runs of the bundle, over all rounds.
         drift: by which part the machine's own speed changed between rounds (``fixed_work.py``).
     """
 
     bundle: Path
     threads: int
     edgetune: SideResult
-    other: SideResult | None
-    against: str | None
+    others: Mapping[str, SideResult]
     rounds: int
     runs: int
     drift: float
+    refused: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def against(self) -> str | None:
+        """The first other side's name; None when the bundle ran alone."""
+        return next(iter(self.others), None)
+
+    @property
+    def other(self) -> SideResult | None:
+        """The first other side; None when the bundle ran alone."""
+        return next(iter(self.others.values()), None)
 
     @property
     def onnxruntime(self) -> SideResult | None:
-        """The other side where it is ONNX Runtime; None where another one, or none, ran."""
-        return self.other if self.against == "onnxruntime" else None
+        """ONNX Runtime's side, where it ran."""
+        return self.others.get("onnxruntime")
 
     @property
     def speedup(self) -> float | None:
-        """The other side's median divided by the bundle's: above 1, the bundle is faster."""
-        return None if self.other is None else self.other.median_ms / self.edgetune.median_ms
+        """The first other side's median divided by the bundle's: above 1, the bundle is faster."""
+        return next(iter(self.speedups.values()), None)
+
+    @property
+    def speedups(self) -> dict[str, float]:
+        """The same for each other side."""
+        return {name: side.median_ms / self.edgetune.median_ms for name, side in self.others.items()}
 
     @property
     def round_speedups(self) -> tuple[float, ...]:
-        """The same for each round by itself."""
+        """That of the first other side, for each round by itself."""
         if self.other is None:
             return ()
         pairs = zip(self.other.round_medians_ms, self.edgetune.round_medians_ms, strict=True)
@@ -110,15 +131,15 @@ class BenchmarkResult:
 
     def to_json(self) -> dict[str, Any]:
         """The JSON object of ``edgetune benchmark``."""
-        sides = {"edgetune": self.edgetune.to_json()}
-        if self.other is not None and self.against is not None:
-            sides[self.against] = self.other.to_json()
         return {
             "bundle": str(self.bundle),
-            **sides,
+            "edgetune": self.edgetune.to_json(),
+            **{name: side.to_json() for name, side in self.others.items()},
             "against": self.against,
             "speedup": self.speedup,
+            "speedups": self.speedups,
             "round_speedups": list(self.round_speedups),
+            "refused": dict(self.refused),
             "threads": self.threads,
             "rounds": self.rounds,
             "runs": self.runs,

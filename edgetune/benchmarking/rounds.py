@@ -1,19 +1,24 @@
-"""Times a bundle beside another runtime: two processes, taking turns, under the same conditions.
+"""Times a bundle beside other runtimes: a process each, taking turns, under the same conditions.
 
-Each side lives in a process of its own for the whole benchmark. In each round both run for about
-half a second, one while the other sleeps: a side starts only when the thread pool of the other has
+Each side lives in a process of its own for the whole benchmark. In each round all run for about
+half a second, one while the others sleep: a side starts only when the thread pool of the one before has
 stopped spinning. The order changes from round to round, so that a slow drift of the machine hits
-both alike. Both run the same number of times, on the same inputs and on as many threads.
+all alike. They run on the same inputs and on as many threads; two sides run the same number of times, and of
+several each as often as its half second allows, since the slowest may be a hundred times slower than the fastest.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from edgetune.benchmarking.fixed_work import FixedWork, drift
 from edgetune.benchmarking.on_device import benchmark_on_device
@@ -21,8 +26,9 @@ from edgetune.benchmarking.results import BenchmarkResult, SideResult
 from edgetune.bundle.inputs import choose_inputs
 from edgetune.bundle.reader import check_loadable, open_bundle
 from edgetune.devices.transport import Device
-from edgetune.errors import UsageError
+from edgetune.errors import EdgetuneError, UsageError
 from edgetune.machine import usable_cpus
+from edgetune.sides.base import SideSpec
 from edgetune.sides.device_side import is_remote
 from edgetune.sides.files import Model, side_files
 from edgetune.sides.process import SideProcess
@@ -41,7 +47,7 @@ Progress = Callable[[int, int], None]
 
 def benchmark(
     bundle: str | Path,
-    against: str | None = "onnxruntime",
+    against: str | Sequence[str] | None = "onnxruntime",
     threads: int | None = None,
     device: str | Device | None = None,
     *,
@@ -52,13 +58,16 @@ def benchmark(
     runs: int | None = None,
     progress: Progress | None = None,
 ) -> BenchmarkResult:
-    """Time a bundle on this machine, alone or in alternation with another runtime.
+    """Time a bundle on this machine, alone or in alternation with other runtimes.
+
+    Where ONNX Runtime is among them, the outputs of all are compared with its own afterwards.
 
     Args:
         bundle: the bundle.
-        against: the other side: ``onnxruntime``, the path of a ``.py`` file with a side of one's own
-            (``edgetune/sides/base.py``), or None for none.
-        threads: threads of both sides, the bundle's own number by default.
+        against: the other side: a name of ``edgetune.sides.base.SIDES``, such as ``onnxruntime``, the path of a
+            ``.py`` file with a side of one's own (``edgetune/sides/base.py``), or None for none. Of several,
+            one that is not installed or cannot take the model is left out, with its reason in ``refused``.
+        threads: threads of all sides, the bundle's own number by default.
         device: where to run, by name or a device that is at hand; this machine by default. On another machine
             the bundle runs alone, whatever ``against`` says: what runs here cannot be compared with it.
         model: the ONNX model for the other side, in place of the one in the bundle.
@@ -83,31 +92,86 @@ def benchmark(
         return benchmark_on_device(opened, chosen, device, threads, rounds, runs, progress)
     check_loadable(opened)
     count = min(threads or opened.manifest.threads, len(usable_cpus()))
-    names = ["edgetune"] if against is None else ["edgetune", against]
+    several = against is not None and not isinstance(against, str)
+    wanted = ((against,) if isinstance(against, str) else against) or ()
+    refused: dict[str, str] = {}
     with side_files(opened, model, chosen) as files, contextlib.ExitStack() as stack:
-        sides = [stack.enter_context(SideProcess(files.spec(name, count))) for name in names]
-        times_ms, fixed_ms = _take_turns(sides, count, rounds, runs, progress)
-        results = [
-            SideResult.of(side.version, rounds_ms, side.load_s, side.memory_bytes())
-            for side, rounds_ms in zip(sides, times_ms, strict=True)
-        ]
+        sides = {"edgetune": stack.enter_context(SideProcess(files.spec("edgetune", count)))}
+        for name in wanted:
+            try:
+                sides[Path(name).stem] = _opened(files.spec(name, count), stack)
+            except EdgetuneError as error:
+                if not several:
+                    raise
+                refused[Path(name).stem] = str(error)
+        times_ms, fixed_ms = _take_turns(list(sides.values()), count, rounds, runs, progress)
+        results = {
+            name: SideResult.of(side.version, rounds_ms, side.load_s, side.memory_bytes())
+            for (name, side), rounds_ms in zip(sides.items(), times_ms, strict=True)
+        }
+        results = _with_errors(results, sides)
     return BenchmarkResult(
         bundle=Path(bundle),
         threads=count,
-        edgetune=results[0],
-        other=results[1] if against else None,
-        against=Path(against).stem if against else None,
+        edgetune=results.pop("edgetune"),
+        others=results,
         rounds=rounds,
         runs=sum(len(round_ms) for round_ms in times_ms[0]),
         drift=drift(fixed_ms),
+        refused=refused,
     )
+
+
+def _opened(spec: SideSpec, stack: contextlib.ExitStack) -> SideProcess:
+    """A side that has run once: some refuse a model only then."""
+    with contextlib.ExitStack() as trial:
+        side = trial.enter_context(SideProcess(spec))
+        side.run(1)
+        stack.push(trial.pop_all())
+    return side
+
+
+def _with_errors(
+    results: Mapping[str, SideResult], sides: Mapping[str, SideProcess]
+) -> dict[str, SideResult]:
+    """The results with every side's difference from ONNX Runtime's outputs, where that ran."""
+    if "onnxruntime" not in sides:
+        return dict(results)
+    expected = sides["onnxruntime"].outputs()
+    return {
+        name: replace(result, error=largest_error(expected, sides[name].outputs()))
+        for name, result in results.items()
+    }
+
+
+def largest_error(expected: Mapping[str, np.ndarray], actual: Mapping[str, np.ndarray]) -> float:
+    """The largest difference of any output, as a part of that output's largest absolute value.
+
+    Args:
+        expected: the outputs of the reference, by name.
+        actual: those of another runtime, in the same or another shape of as many values: some leave out
+            dimensions of size one. Infinite where one is missing, or holds NaN where the reference does not.
+    """
+    worst = 0.0
+    for name, values in expected.items():
+        other = actual.get(name)
+        if other is None or other.size != values.size:
+            return math.inf
+        wanted, found = values.astype(np.float64), other.reshape(values.shape).astype(np.float64)
+        same = (wanted == found) | (np.isnan(wanted) & np.isnan(found))
+        with np.errstate(all="ignore"):
+            errors = np.where(same, 0.0, np.abs(found - wanted))
+        scale = np.abs(wanted[np.isfinite(wanted)]).max(initial=0.0)
+        error = float(np.nan_to_num(errors, nan=np.inf).max(initial=0.0))
+        worst = max(worst, error / scale if scale else error)
+    return worst
 
 
 def _take_turns(
     sides: Sequence[SideProcess], threads: int, rounds: int, runs: int | None, progress: Progress | None
 ) -> tuple[list[list[list[float]]], list[float]]:
     """The times of every run, by side and round, and of the fixed work before and after the rounds."""
-    count = runs or _runs_for(sides)
+    counts = [runs] * len(sides) if runs else _runs_for(sides)
     times_ms: list[list[list[float]]] = [[] for _ in sides]
     work = FixedWork(threads)
     fixed_ms = [work.time_ms()]
@@ -115,7 +179,7 @@ def _take_turns(
         order = range(len(sides)) if number % 2 == 0 else reversed(range(len(sides)))
         for index in order:
             sides[index].run(_WARM_UP_RUNS, _WARM_UP_S)
-            times_ms[index].append(sides[index].run(count))
+            times_ms[index].append(sides[index].run(counts[index]))
             sides[index].wait_quiet()
         fixed_ms.append(work.time_ms())
         if progress is not None:
@@ -123,10 +187,12 @@ def _take_turns(
     return times_ms, fixed_ms
 
 
-def _runs_for(sides: Sequence[SideProcess]) -> int:
-    """How many runs of the slowest side take half a second, within bounds; warms the sides up too."""
-    slowest_ms = 0.0
+def _runs_for(sides: Sequence[SideProcess]) -> list[int]:
+    """How many runs take half a second, within bounds: of two sides the slower one's; warms the sides up too."""
+    typical_ms = []
     for side in sides:
-        slowest_ms = max(slowest_ms, statistics.median(side.run(_WARM_UP_RUNS, 2 * _WARM_UP_S)))
+        typical_ms.append(statistics.median(side.run(_WARM_UP_RUNS, 2 * _WARM_UP_S)))
         side.wait_quiet()
-    return int(min(_MAX_RUNS, max(_MIN_RUNS, ROUND_S * 1e3 / slowest_ms)))
+    if len(sides) <= 2:
+        typical_ms = [max(typical_ms)] * len(sides)
+    return [int(min(_MAX_RUNS, max(_MIN_RUNS, ROUND_S * 1e3 / time_ms))) for time_ms in typical_ms]

@@ -19,8 +19,8 @@ import numpy as np
 from edgetune.atomic import publish, staging, writing
 from edgetune.bundle import manifest as m
 from edgetune.bundle.arrays import write_npz
-from edgetune.bundle.storage import is_bundle, write_tar
-from edgetune.errors import MismatchError, OutputError
+from edgetune.bundle.storage import refuse_to_overwrite, write_tar
+from edgetune.errors import MismatchError
 from edgetune.records import Choice, CompareResult, CompiledModel, PreparedModel, Program, Source
 
 if TYPE_CHECKING:
@@ -34,11 +34,15 @@ _OPTIONAL = (m.MODEL, m.REFERENCE)
 
 @dataclass(frozen=True)
 class WrittenBundle:
-    """What :func:`write_bundle` made: where it stands, what the check said, how large it is."""
+    """What :func:`write_bundle` made: where it stands, what the check said, how large it is.
+
+    ``needs_vm`` is that of the compiled model.
+    """
 
     path: Path
     verification: CompareResult | None
     size_bytes: int
+    needs_vm: str = ""
 
 
 def write_bundle(
@@ -71,7 +75,7 @@ def write_bundle(
         MismatchError: the check failed; nothing was written.
     """
     out = out.expanduser().resolve()
-    _refuse_to_overwrite(out)
+    refuse_to_overwrite(out)
     with staging(out) as work:
         directory = work / "bundle"
         with writing(out):
@@ -96,19 +100,7 @@ def write_bundle(
                 write_tar(directory, finished)
             size_bytes = sum(entry.stat().st_size for entry in directory.iterdir())
             publish(finished, out)
-    return WrittenBundle(out, verification, size_bytes)
-
-
-def _refuse_to_overwrite(out: Path) -> None:
-    """Only a bundle, or an empty directory, may be replaced: never what a user keeps elsewhere."""
-    with writing(out):
-        if not out.exists() or (out.is_dir() and not any(out.iterdir())):
-            return
-    if not is_bundle(out):
-        raise OutputError(
-            f"{out} exists and is not a bundle, so it is not overwritten; choose another place with --out, "
-            "or delete it first"
-        )
+    return WrittenBundle(out, verification, size_bytes, compiled.needs_vm)
 
 
 def _without_optional_files(directory: Path, described: m.Manifest) -> m.Manifest:
@@ -288,6 +280,6 @@ def check_output(out: Path) -> None:
         OutputError: ``out`` holds something that is no bundle, or cannot be written.
     """
     out = out.expanduser().resolve()
-    _refuse_to_overwrite(out)
+    refuse_to_overwrite(out)
     with staging(out):
         pass

@@ -11,6 +11,7 @@ import numpy as np
 
 from edgetune.bundle.arrays import read_npz
 from edgetune.bundle.reader import Bundle
+from edgetune.dtypes import EXTENDED, is_float, numpy_dtype
 from edgetune.errors import UsageError, did_you_mean
 from edgetune.records import TensorSpec
 
@@ -90,9 +91,8 @@ def random_inputs(specs: Sequence[TensorSpec], seed: int) -> dict[str, np.ndarra
     rng = np.random.default_rng(seed)
     arrays = {}
     for spec in specs:
-        is_float = np.dtype(spec.dtype).kind == "f"
-        values = rng.standard_normal(spec.shape) if is_float else rng.integers(0, 2, spec.shape)
-        arrays[spec.name] = np.asarray(values).astype(spec.dtype)
+        values = rng.standard_normal(spec.shape) if is_float(spec.dtype) else rng.integers(0, 2, spec.shape)
+        arrays[spec.name] = np.asarray(values).astype(numpy_dtype(spec.dtype))
     return arrays
 
 
@@ -120,7 +120,7 @@ def check_inputs(specs: Sequence[TensorSpec], inputs: Mapping[str, Any], model: 
     for spec in specs:
         if spec.name not in inputs:
             raise UsageError(f"input {spec.name!r} of {model} is missing; give {spec}")
-        array = np.asarray(inputs[spec.name])
+        array = _as_bits_of(np.asarray(inputs[spec.name]), spec.dtype)
         if not spec.takes(array.shape) or array.dtype.name != spec.dtype:
             raise UsageError(
                 f"input {spec.name!r} of {model} is {array.dtype}{list(array.shape)}, it takes "
@@ -128,6 +128,14 @@ def check_inputs(specs: Sequence[TensorSpec], inputs: Mapping[str, Any], model: 
             )
         arrays[spec.name] = array
     return arrays
+
+
+def _as_bits_of(array: np.ndarray, dtype: str) -> np.ndarray:
+    """Bare bits, which is what ``.npz`` files hold of types that NumPy lacks, as ``dtype``; else the same array."""
+    bare = array.dtype.type is np.void and array.dtype.names is None
+    if dtype in EXTENDED and bare and array.dtype.itemsize == numpy_dtype(dtype).itemsize:
+        return array.view(numpy_dtype(dtype))
+    return array
 
 
 def plainly_right(buffers: Mapping[str, np.ndarray], inputs: Any) -> bool:

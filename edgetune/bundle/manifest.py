@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 import numpy as np
 from pydantic import (
@@ -24,18 +24,22 @@ from pydantic import (
     model_validator,
 )
 
+from edgetune.dtypes import EXTENDED, numpy_dtype
 from edgetune.errors import BundleError, UnsupportedModelError
 from edgetune.records import TensorSpec
 from edgetune.sizes import Dimension, Sizes
 
 FORMAT: Final = "edgetune-bundle"
 SCHEMA_VERSION = 2
-"""The newest that is read. Version 1, which knows neither ``programs`` nor ``engine``, is written where it will do."""
+"""Version 1, which knows neither ``programs`` nor ``engine``, is written where it will do; 3 is several bundles."""
+NEWEST_SCHEMA_VERSION = 3
 MANIFEST = "manifest.json"
 LIBRARY = "model.so"
 WEIGHTS = "weights.bin"
 MODEL = "model.onnx"
 REFERENCE = "reference.npz"
+
+AnyManifest = TypeVar("AnyManifest", bound=BaseModel)
 
 ALIGNMENT_BYTES = 64
 """Kernels load tensors with aligned vector instructions of up to 512 bits."""
@@ -44,15 +48,18 @@ DTYPES = frozenset(
     [
         *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
         *("float16", "float32", "float64"),
+        *EXTENDED,
     ]
 )
 
 
-class _Part(BaseModel):
+class Part(BaseModel):
+    """A part of the manifest: frozen; fields that it does not know are ignored."""
+
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=True)
 
 
-class Tensor(_Part):
+class Tensor(Part):
     """Name, NumPy dtype and static shape of an input or output."""
 
     name: str
@@ -76,7 +83,7 @@ class Tensor(_Part):
     @property
     def size_bytes(self) -> int:
         """Size of the tensor's values."""
-        return int(np.dtype(self.dtype).itemsize * np.prod(self.shape, dtype=np.int64))
+        return int(numpy_dtype(self.dtype).itemsize * np.prod(self.shape, dtype=np.int64))
 
     def spec(self) -> TensorSpec:
         """The same as the record that the stages exchange."""
@@ -87,12 +94,12 @@ class Tensor(_Part):
         """From the record that the stages exchange.
 
         Raises:
-            UnsupportedModelError: NumPy has no such dtype (bfloat16, float8, strings).
+            UnsupportedModelError: it is no type of numbers (strings).
         """
         if spec.dtype not in DTYPES:
             raise UnsupportedModelError(
                 f"{spec.name!r} has dtype {spec.dtype}, which a bundle cannot take or give; "
-                "cast it to float32 in the model"
+                "cut this part off the model and run it beside the bundle"
             )
         return cls(name=spec.name, dtype=spec.dtype, shape=tuple(spec.shape))
 
@@ -104,7 +111,7 @@ class Weight(Tensor):
     offset: int = Field(ge=0, multiple_of=ALIGNMENT_BYTES)
 
 
-class FileEntry(_Part):
+class FileEntry(Part):
     """Size and SHA-256 of a file. Optional files may be deleted from a bundle that ships."""
 
     size: int = Field(ge=0)
@@ -112,7 +119,7 @@ class FileEntry(_Part):
     optional: bool = False
 
 
-class ModelEntry(_Part):
+class ModelEntry(Part):
     """The model that was compiled; ``sha256`` is that of the original file."""
 
     name: str
@@ -121,7 +128,7 @@ class ModelEntry(_Part):
     flops: int = 0
 
 
-class TargetEntry(_Part):
+class TargetEntry(Part):
     """The machine the library was compiled for.
 
     ``cpu_features`` are those the library may use, in LLVM's names; ``description`` is the target
@@ -139,7 +146,7 @@ class TargetEntry(_Part):
     description: dict[str, Any] = {}
 
 
-class KernelEntry(_Part):
+class KernelEntry(Part):
     """One kernel: its function in the library, where its schedule came from, what it costs.
 
     ``calls`` an inference makes; ``flops`` of one call; ``best_us`` as measured while tuning.
@@ -155,7 +162,7 @@ class KernelEntry(_Part):
     symbols: tuple[str, ...] = ()
 
 
-class OutputCheck(_Part):
+class OutputCheck(Part):
     """The verification of one output, see :class:`edgetune.records.OutputDifference`."""
 
     name: str
@@ -167,7 +174,7 @@ class OutputCheck(_Part):
     sizes: str = ""
 
 
-class DimensionEntry(_Part):
+class DimensionEntry(Part):
     """A dimension that varies: its sizes, whether those in between are padded, and ``(tensor, axis)`` pairs."""
 
     name: str
@@ -193,7 +200,7 @@ class DimensionEntry(_Part):
         )
 
 
-class ProgramEntry(_Part):
+class ProgramEntry(Part):
     """The code for one combination of sizes: a function of the library and positions in ``weights``."""
 
     function: str
@@ -202,7 +209,7 @@ class ProgramEntry(_Part):
     weights: tuple[NonNegativeInt, ...] = ()
 
 
-class Verification(_Part):
+class Verification(Part):
     """The comparison that the bundle passed before it was written, and its tolerances."""
 
     passed: bool
@@ -210,7 +217,7 @@ class Verification(_Part):
     outputs: tuple[OutputCheck, ...]
 
 
-class Manifest(_Part):
+class Manifest(Part):
     """All of ``manifest.json``.
 
     ``engine`` says what runs the library: TVM's virtual machine, or nothing but the library itself.
@@ -303,15 +310,14 @@ class Manifest(_Part):
     def frozen_inputs(self) -> dict[str, np.ndarray]:
         """The fixed inputs of the original model, as arrays."""
         return {
-            name: np.array(value["values"], value["dtype"]).reshape(value["shape"])
+            name: np.array(value["values"], numpy_dtype(value["dtype"])).reshape(value["shape"])
             for name, value in self.frozen.items()
         }
 
     def to_json(self) -> bytes:
         """The bytes of ``manifest.json``; the same manifest always gives the same bytes."""
         content = self.model_dump(mode="json", exclude=None if self.programs else _ONLY_WHERE_SIZES_VARY)
-        text = json.dumps({**content, "digest": _digest(content)}, indent=1, sort_keys=True, allow_nan=False)
-        return (text + "\n").encode()
+        return with_digest(content)
 
 
 _ONLY_WHERE_SIZES_VARY: Final[Any] = {
@@ -328,9 +334,14 @@ def parse_manifest(data: bytes, where: str) -> Manifest:
     Raises:
         BundleError: it is no manifest, is damaged, or was written by a newer edgetune.
     """
+    return parse_as(Manifest, data, where)
+
+
+def parse_as(kind: type[AnyManifest], data: bytes, where: str) -> AnyManifest:
+    """The manifest of a bundle, or of several in one; errors are those of :func:`parse_manifest`."""
     try:
         content = json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BundleError(f"{where}: {MANIFEST} is damaged ({error}); build the bundle again") from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise BundleError(
@@ -338,10 +349,10 @@ def parse_manifest(data: bytes, where: str) -> Manifest:
             "'edgetune tune' or 'edgetune compile' has written"
         )
     version = content.get("schema_version")
-    if not isinstance(version, int) or version > SCHEMA_VERSION:
+    if not isinstance(version, int) or version > NEWEST_SCHEMA_VERSION:
         raise BundleError(
             f"{where}: the bundle has schema version {version}, this edgetune reads up to "
-            f"{SCHEMA_VERSION}; upgrade edgetune, or build the bundle again with this one"
+            f"{NEWEST_SCHEMA_VERSION}; upgrade edgetune, or build the bundle again with this one"
         )
     digest = content.pop("digest", None)
     if digest != _digest(content):
@@ -349,13 +360,19 @@ def parse_manifest(data: bytes, where: str) -> Manifest:
             f"{where}: {MANIFEST} was changed after the bundle was written; build or copy the bundle again"
         )
     try:
-        return Manifest.model_validate(content)
+        return kind.model_validate(content)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"]) or "manifest"
         raise BundleError(
             f"{where}: {MANIFEST} is not valid ({place}: {first['msg']}); build the bundle again"
         ) from error
+
+
+def with_digest(content: Mapping[str, Any]) -> bytes:
+    """The bytes of a manifest with these fields and their digest."""
+    text = json.dumps({**content, "digest": _digest(content)}, indent=1, sort_keys=True, allow_nan=False)
+    return (text + "\n").encode()
 
 
 def _digest(content: Mapping[str, Any]) -> str:

@@ -17,6 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from edgetune.bundle import manifest as m
+from edgetune.bundle.arrays import load_npz
+from edgetune.bundle.package import choose, parse_package
 from edgetune.bundle.storage import Extent, Storage, open_storage
 from edgetune.cpu import architecture, missing_features
 from edgetune.errors import BundleError
@@ -56,11 +58,10 @@ class Bundle:
             return ()
         runs: dict[int, dict[str, dict[str, np.ndarray]]] = {0: {"input": {}, "output": {}}}
         try:
-            with np.load(io.BytesIO(extent.read()), allow_pickle=False) as arrays:
-                for key in arrays.files:
-                    if match := _RECORDED.fullmatch(key):
-                        run = runs.setdefault(int(match[1] or 0), {"input": {}, "output": {}})
-                        run[match[2]][match[3]] = arrays[key]
+            for key, array in load_npz(io.BytesIO(extent.read())).items():
+                if match := _RECORDED.fullmatch(key):
+                    run = runs.setdefault(int(match[1] or 0), {"input": {}, "output": {}})
+                    run[match[2]][match[3]] = array
         except (ValueError, OSError, zipfile.BadZipFile) as error:
             raise _changed(self.path, m.REFERENCE) from error
         return tuple(ReferenceRun(runs[number]["input"], runs[number]["output"]) for number in sorted(runs))
@@ -74,13 +75,14 @@ class Bundle:
         return next(((run.inputs, run.outputs) for run in self.reference_runs()), None)
 
 
-def open_bundle(path: str | Path, *, check_files: bool = True) -> Bundle:
+def open_bundle(path: str | Path, *, check_files: bool = True, target: str | None = None) -> Bundle:
     """Open the bundle at ``path`` (a directory or a ``.tar``) without loading its library.
 
     Args:
         path: the bundle.
         check_files: compare every file with its SHA-256, about a second for a gigabyte. Sizes are
             always compared.
+        target: of several bundles in one, the one for this target; by default the best for this machine.
 
     Raises:
         BundleError: it is no bundle, or a file is missing or changed.
@@ -88,14 +90,33 @@ def open_bundle(path: str | Path, *, check_files: bool = True) -> Bundle:
     path = Path(path).expanduser()
     storage = open_storage(path)
     try:
-        manifest = m.parse_manifest(storage.files[m.MANIFEST].read(), str(path))
+        described = storage.files[m.MANIFEST].read()
+        package = parse_package(described, str(path))
+        if package is None:
+            manifest = m.parse_manifest(described, str(path))
+        else:
+            manifest, storage = choose(package, storage, str(path), target)
         bundle = Bundle(path, manifest, storage)
-        _check_files(bundle, check_files)
+        _check_files(path, manifest.files, storage, digests=check_files)
     except OSError as error:
         raise BundleError(
             f"{path} cannot be read: {error.strerror or error}; check its permissions"
         ) from error
     return bundle
+
+
+def check_storage(path: str | Path) -> list[str]:
+    """Compare all files of a bundle, or of several in one, with what its manifest says; their names.
+
+    Raises:
+        BundleError: it is no bundle, or a file is missing or changed.
+    """
+    path = Path(path).expanduser()
+    storage = open_storage(path)
+    described = storage.files[m.MANIFEST].read()
+    listed = parse_package(described, str(path)) or m.parse_manifest(described, str(path))
+    _check_files(path, listed.files, storage, digests=True)
+    return [name for name in listed.files if name in storage.files]
 
 
 def check_loadable(bundle: Bundle) -> None:
@@ -110,22 +131,20 @@ def check_loadable(bundle: Bundle) -> None:
         _check_versions(bundle)
 
 
-def _check_files(bundle: Bundle, digests: bool) -> None:
-    for name, entry in bundle.manifest.files.items():
-        extent = bundle.storage.files.get(name)
+def _check_files(path: Path, files: Mapping[str, m.FileEntry], storage: Storage, *, digests: bool) -> None:
+    for name, entry in files.items():
+        extent = storage.files.get(name)
         if extent is None:
             if entry.optional:
                 continue
-            raise BundleError(
-                f"{bundle.path}: {name} is missing; copy the whole bundle again, or build it again"
-            )
+            raise BundleError(f"{path}: {name} is missing; copy the whole bundle again, or build it again")
         if extent.size != entry.size:
             raise BundleError(
-                f"{bundle.path}: {name} has {extent.size} bytes in place of {entry.size}; "
+                f"{path}: {name} has {extent.size} bytes in place of {entry.size}; "
                 "copy the bundle again, or build it again"
             )
         if digests and extent.sha256() != entry.sha256:
-            raise _changed(bundle.path, name)
+            raise _changed(path, name)
 
 
 def _changed(path: Path, name: str) -> BundleError:

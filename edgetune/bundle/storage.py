@@ -13,8 +13,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from edgetune.atomic import writing
 from edgetune.bundle.manifest import FORMAT, MANIFEST
-from edgetune.errors import BundleError
+from edgetune.errors import BundleError, OutputError
 
 _CHUNK_BYTES = 1 << 20
 
@@ -129,3 +130,19 @@ def is_bundle(path: Path) -> bool:
     except (BundleError, OSError):
         return False
     return f'"{FORMAT}"'.encode() in manifest
+
+
+def refuse_to_overwrite(out: Path) -> None:
+    """Only a bundle, or an empty directory, may be replaced: never what a user keeps elsewhere.
+
+    Raises:
+        OutputError: ``out`` holds something else.
+    """
+    with writing(out):
+        if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+            return
+    if not is_bundle(out):
+        raise OutputError(
+            f"{out} exists and is not a bundle, so it is not overwritten; choose another place with --out, "
+            "or delete it first"
+        )

@@ -24,6 +24,7 @@ COMMANDS: dict[str, str] = {
     "compare": "Compare a bundle's outputs with ONNX Runtime's.",
     "benchmark": "Time a bundle, and ONNX Runtime beside it.",
     "profile": "Show where a bundle spends its time, kernel by kernel.",
+    "bundle": "Sign, verify and merge bundles.",
     "targets": "List, show and detect targets: what kernels are compiled for.",
     "devices": "Add, list, probe, test and remove devices: what kernels are measured on and bundles run on.",
     "tracker": "Start an RPC tracker: where runners register and devices are leased.",

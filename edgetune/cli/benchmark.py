@@ -1,4 +1,4 @@
-"""``edgetune benchmark``: a bundle's run times beside another runtime's."""
+"""``edgetune benchmark``: a bundle's run times beside other runtimes'."""
 
 from __future__ import annotations
 
@@ -27,14 +27,16 @@ def benchmark(
     out: Output,
     bundle: options.BundleArgument,
     against: Annotated[
-        str,
+        list[str] | None,
         typer.Option(
             "--against",
             "-a",
             metavar="SIDE",
-            help="What to run beside it: 'onnxruntime', 'none', or the path of a .py file with a side.",
+            help="What to run beside it (repeatable): 'onnxruntime', 'openvino', 'mnn', 'ncnn', 'litert', 'iree', "
+            "'none', or the path of a .py file with a side.  [default: onnxruntime]",
+            show_default=False,
         ),
-    ] = "onnxruntime",
+    ] = None,
     threads: options.RunThreadsOption = None,
     model: Annotated[
         Path | None,
@@ -50,19 +52,23 @@ def benchmark(
     ] = None,
     device: options.DeviceOption = None,
 ) -> None:
-    """Time a bundle, and ONNX Runtime beside it.
+    """Time a bundle, and ONNX Runtime or others beside it.
 
     Each side runs in a process of its own, on the same inputs and as many threads; they take turns,
     and one starts only when the other's threads are at rest. Times are of single runs, from arrays to
     arrays. Speedup is the other side's median divided by the bundle's: above 1, the bundle is faster.
+    Other runtimes than ONNX Runtime come with "pip install 'edgetune[peers]'"; of several sides, one
+    that is missing or cannot take the model is left out, with its reason.
     """
     from edgetune.benchmarking.rounds import benchmark as stage
     from edgetune.config import load_settings
 
     settings = load_settings({"device": device, "threads": threads}).settings
+    names = against or ["onnxruntime"]
+    alone = names == ["none"]
     result = stage(
         bundle,
-        None if against == "none" else against,
+        None if alone else names[0] if len(names) == 1 else names,
         settings.threads,
         settings.device,
         model=model,
@@ -71,10 +77,12 @@ def benchmark(
         runs=runs,
         progress=lambda done, total: out.detail(f"round {done} of {total}"),
     )
-    if against != "none" and result.other is None:
+    for name, reason in result.refused.items():
+        out.note(f"note: {name} did not run: {reason}")
+    if not alone and not result.others and not result.refused:
         out.note(
-            f"note: the bundle ran alone: {against} does not run on device '{settings.device}', and what runs "
-            "here cannot be compared with it"
+            f"note: the bundle ran alone: {', '.join(names)} does not run on device '{settings.device}', and "
+            "what runs here cannot be compared with it"
         )
     if result.drift > _NOTABLE_DRIFT:
         out.note(
@@ -87,16 +95,20 @@ def benchmark(
 def _print(console: Console, result: BenchmarkResult) -> None:
     from rich.table import Table
 
+    whose = "the bundle" if len(result.others) > 1 else "each side"
     console.print(
-        f"{result.bundle}: {result.threads} threads, {result.rounds} rounds, {result.runs} runs of each side",
+        f"{result.bundle}: {result.threads} threads, {result.rounds} rounds, {result.runs} runs of {whose}",
         markup=False,
     )
-    columns = ("median ms", "p90", "p99", "min", "round medians", "peak memory", "load s")
+    columns = ("median ms", "p90", "p99", "min", "round medians", "peak memory", "load s", "error")
     table = Table("", *columns, box=None)
-    for side in filter(None, (result.edgetune, result.other)):
+    for side in (result.edgetune, *result.others.values()):
         table.add_row(side.version, *_cells(side))
     console.print(table)
-    if result.speedup is not None:
+    if len(result.others) > 1:
+        speedups = ", ".join(f"{name} {value:.2f}" for name, value in result.speedups.items())
+        console.print(f"speedup against {speedups}")
+    elif result.speedup is not None:
         low, high = min(result.round_speedups), max(result.round_speedups)
         console.print(f"speedup {result.speedup:.2f} (by round {low:.2f} to {high:.2f})")
 
@@ -105,4 +117,5 @@ def _cells(side: SideResult) -> tuple[str, ...]:
     times = (side.median_ms, side.p90_ms, side.p99_ms, side.min_ms)
     spread = f"{min(side.round_medians_ms):.3f} to {max(side.round_medians_ms):.3f}"
     memory = f"{side.peak_memory_bytes / 2**20:.0f} MiB"
-    return (*(f"{time_ms:.3f}" for time_ms in times), spread, memory, f"{side.load_s:.2f}")
+    error = "-" if side.error is None else f"{side.error:.1e}"
+    return (*(f"{time_ms:.3f}" for time_ms in times), spread, memory, f"{side.load_s:.2f}", error)

@@ -34,7 +34,7 @@ def compile(
     atol: options.AtolOption = None,
     archive: options.ArchiveOption = False,
     lean: options.LeanOption = False,
-    standalone: options.StandaloneOption = False,
+    standalone: options.StandaloneOption = None,
     weights: options.WeightsOption = "file",
 ) -> None:
     """Compile a model from the tuning logs alone: no device, no trials.

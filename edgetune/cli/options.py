@@ -95,8 +95,13 @@ LeanOption = Annotated[
     ),
 ]
 StandaloneOption = Annotated[
-    bool,
-    typer.Option("--standalone", help="Make a library with a C API that needs nothing of TVM to run."),
+    bool | None,
+    typer.Option(
+        "--standalone/--vm",
+        help="A library with a C API that needs nothing of TVM, or a program for TVM's virtual machine.  "
+        "[default: a library wherever the model can be one]",
+        show_default=False,
+    ),
 ]
 WeightsOption = Annotated[
     str,

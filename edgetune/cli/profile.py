@@ -31,7 +31,8 @@ def profile(
 
     For each kernel: its calls, time, share, 10^9 operations a second, and "of roofline": the least
     time this machine could take for its operations and bytes, divided by the measured time. The
-    machine's limits are measured first (a matrix product, and copying arrays of several sizes).
+    machine's limits are measured first (multiply-adds, and copying arrays of several sizes). Where the
+    kernels' times do not add up to the latency within 10%, the difference is explained.
     """
     from edgetune.benchmarking.profile import profile as stage
     from edgetune.config import load_settings
@@ -52,6 +53,7 @@ def _print(console: Console, result: ProfileResult) -> None:
     console.print(
         f"{result.bundle}: {result.latency_ms:.3f} ms on {result.threads} threads "
         f"({result.kernels_ms:.3f} ms while observed)\n"
+        f"{result.agreement.describe()}\n"
         f"this machine: {machine.peak_gflops:.0f} GFLOP/s, {fastest[1]:.0f} GB/s within "
         f"{byte_size(fastest[0])}, {slowest[1]:.0f} GB/s at {byte_size(slowest[0])}",
         markup=False,

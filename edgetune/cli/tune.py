@@ -55,7 +55,7 @@ def tune(
     atol: options.AtolOption = None,
     archive: options.ArchiveOption = False,
     lean: options.LeanOption = False,
-    standalone: options.StandaloneOption = False,
+    standalone: options.StandaloneOption = None,
     weights: options.WeightsOption = "file",
 ) -> None:
     """Tune a model for a target and write a verified bundle.
@@ -143,6 +143,8 @@ def _print(console: Console, result: TuneResult, rows: int) -> None:
     known = [f"{name} {ms:.3f} ms" for name, ms in parts if ms is not None]
     if known:
         console.print("latency: " + ", ".join(known))
+    if result.agreement is not None:
+        console.print(str(result.agreement["explanation"]))
     if result.speedup_vs_onnxruntime is not None:
         console.print(f"{result.speedup_vs_onnxruntime:.2f} times as fast as ONNX Runtime")
     console.print(f"bundle: {result.bundle}", markup=False, soft_wrap=True)

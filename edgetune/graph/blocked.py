@@ -69,6 +69,7 @@ class Rewriter:
         self.rules = rules
         self._plain: dict[Any, Any] = {}
         self._blocked: dict[Any, BlockedValue] = {}
+        self._calls: dict[Any, Any] = {}
 
     def run(self) -> tvm.IRModule:
         """The module with ``main`` rewritten; unchanged when main has control flow."""
@@ -91,6 +92,7 @@ class Rewriter:
     def _bind(self, binding: Any) -> None:
         var, value = binding.var, binding.value
         if isinstance(value, tvm.ir.Call) and isinstance(value.op, tvm.ir.Op):
+            self._calls[var] = value
             folded = self._fold(value)
             if folded is not None:
                 self._plain[var] = folded
@@ -123,9 +125,12 @@ class Rewriter:
         if fold is None:
             return None
         array = self.constant(call.args[0])
-        return (
-            None if array is None else relax.const(np.asarray(fold(array, call), order="C"), str(array.dtype))
-        )
+        if any(isinstance(argument, relax.Var) for argument in call.args[1:]):
+            return None
+        if array is None:
+            return None
+        folded = np.asarray(fold(array, call), order="C")
+        return relax.const(folded, str(folded.dtype))
 
     def _emit(self, value: Any) -> Any:
         if isinstance(value, (tvm.ir.GenericConst, relax.Var, relax.ShapeExpr)):
@@ -149,6 +154,10 @@ class Rewriter:
         if expr not in self._plain and expr in self._blocked:
             self._plain[expr] = self.unblock(self._blocked[expr], tuple(int(d) for d in expr.ty.shape))
         return self._plain.get(expr, expr)
+
+    def definition(self, expr: Any) -> Any:
+        """The operator call of the old function that a variable stands for, else None."""
+        return self._calls.get(expr) if isinstance(expr, relax.Var) else None
 
     def blocked_or_none(self, expr: Any) -> BlockedValue | None:
         """The blocked form of an expression, if it was computed so."""
@@ -240,11 +249,22 @@ def _has_empty_tensor(call: Any) -> bool:
     return any(isinstance(d, tvm.tirx.IntImm) and int(d) == 0 for ty in types for d in ty.shape or ())
 
 
+def _dequantized(array: np.ndarray, call: Any) -> np.ndarray:
+    scale, zero = (np.asarray(a.value.numpy()) for a in call.args[1:])
+    if scale.size > 1:
+        shape = [-1 if axis == int(call.attrs.axis) % array.ndim else 1 for axis in range(array.ndim)]
+        scale, zero = scale.reshape(shape), zero.reshape(shape if zero.size > 1 else ())
+    return (array.astype(np.int32) - zero.astype(np.int32)).astype(np.float32) * scale.reshape(
+        scale.shape or ()
+    )
+
+
 def _target_shape(call: Any) -> list[int]:
     return [int(d) for d in call.ty.shape]
 
 
 _FOLDS: dict[str, Callable[[np.ndarray, Any], np.ndarray]] = {
+    "relax.dequantize": _dequantized,
     "relax.reshape": lambda array, call: array.reshape(_target_shape(call)),
     "relax.expand_dims": lambda array, call: array.reshape(_target_shape(call)),
     "relax.squeeze": lambda array, call: array.reshape(_target_shape(call)),

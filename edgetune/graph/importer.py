@@ -40,6 +40,7 @@ def import_onnx(model: bytes) -> tvm.IRModule:
     with _own_converters(), warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         try:
+            _check_flags(proto.graph)
             hold_in_bytes(proto)
             return from_onnx(proto, shape_dict=_empty_inputs(proto), keep_params_in_input=False)
         except Exception as error:  # TVM raises every kind of exception from converters
@@ -53,6 +54,40 @@ def operators() -> frozenset[str]:
     """Names of the operators that can be imported; of another domain than the standard's: ``domain.Name``."""
     stock = set(onnx_frontend._get_convert_map()) - _OTHER_DOMAINS
     return frozenset(stock | set(_CONVERTERS) | set(CONVERTERS) | {"If", "Constant"})
+
+
+_FLAGS = frozenset(
+    {
+        *(
+            "align_corners",
+            "allowzero",
+            "antialias",
+            "ceil_mode",
+            "channels_last",
+            "count_include_pad",
+            "exclusive",
+        ),
+        *("exclude_outside", "fmod", "input_forget", "inverse", "is_causal", "keepdims", "largest", "layout"),
+        *("linear_before_reset", "noop_with_empty_axes", "onesided", "periodic", "reverse", "saturate"),
+        *("select_last_index", "sorted", "storage_order", "training_mode", "transA", "transB", "upper"),
+    }
+)
+"""Attributes that are 0 or 1. Others compare them with 1, or with 0: of 2 each makes something else."""
+
+
+def _check_flags(graph: onnx.GraphProto) -> None:
+    for node in graph.node:
+        for attribute in node.attribute:
+            if (
+                attribute.type == onnx.AttributeProto.INT
+                and attribute.name in _FLAGS
+                and attribute.i not in (0, 1)
+            ):
+                raise UnsupportedModelError(
+                    f"attribute {attribute.name} of {node.op_type} is {attribute.i}, and the standard knows 0 and 1"
+                )
+            for inner in (attribute.g, *attribute.graphs):
+                _check_flags(inner)
 
 
 def _name_domains(graph: onnx.GraphProto) -> None:
@@ -97,7 +132,7 @@ class _Clip(onnx_frontend.Clip):
     @classmethod
     def _impl_v1(cls, bb: Any, inputs: Any, attr: Any, params: Any) -> Any:
         if not _is_float32(inputs[0]):
-            return super()._impl_v1(bb, inputs, attr, params)
+            return _keeping_nan(bb, inputs[0], super()._impl_v1(bb, inputs, attr, params))
         return relax.op.clip(inputs[0], float(attr.get("min", -np.inf)), float(attr.get("max", np.inf)))
 
     @classmethod
@@ -107,8 +142,21 @@ class _Clip(onnx_frontend.Clip):
         low = float(limits.min) if inputs[1] is None else _scalar(inputs[1])
         high = float(limits.max) if inputs[2] is None else _scalar(inputs[2])
         if not _is_float32(inputs[0]) or low is None or high is None or np.isnan(low) or np.isnan(high):
-            return super()._impl_v13(bb, inputs, attr, params)
+            return _keeping_nan(bb, inputs[0], super()._impl_v13(bb, inputs, attr, params))
         return relax.op.clip(inputs[0], float(low), float(high))
+
+
+def _keeping_nan(bb: Any, x: Any, clipped: Any) -> Any:
+    """``clipped``, and NaN where ``x`` is."""
+    if "float" not in str(x.ty.dtype):
+        return clipped
+
+    def kernel(x: te.Tensor, y: te.Tensor) -> te.Tensor:
+        return te.compute(
+            x.shape, lambda *i: te.if_then_else(tvm.tirx.isnan(x(*i)), x(*i), y(*i)), name="kept"
+        )
+
+    return bb.emit_te(kernel, x, bb.normalize(clipped), primfunc_name_hint="clip")
 
 
 def _variadic(base: type, binary: Converter) -> type:

@@ -31,6 +31,8 @@ def legalizations() -> dict[str, Legalization]:
         "relax.nn.silu": _elementwise(_in_float32(lambda x: shared(x, lambda x: x * sigmoid(x)))),
         "relax.nn.softmax": _softmax,
         "relax.power": _power,
+        "relax.quantize": _quantize,
+        "relax.dequantize": _dequantize,
         **accumulate.legalizations(),
     }
 
@@ -234,6 +236,38 @@ def _clip(builder: relax.BlockBuilder, call: Any) -> Any:
         return te.compute(x.shape, element, name="T_clip")
 
     return builder.call_te(compute, call.args[0], primfunc_name_hint="clip")
+
+
+def _parameters(call: Any, scale: te.Tensor, zero: te.Tensor, index: Any) -> list[te.PrimExpr]:
+    axis = int(call.attrs.axis)
+    return [p() if len(p.shape) == 0 else p(index[axis]) for p in (scale, zero)]
+
+
+def _quantize(builder: relax.BlockBuilder, call: Any) -> Any:
+    """Round halves to even, as ONNX asks; TVM's own rounds them away from zero."""
+    kind = str(call.attrs.out_dtype)
+    low, high = (tirx.const(float(limit), "float32") for limit in (np.iinfo(kind).min, np.iinfo(kind).max))
+
+    def compute(x: te.Tensor, scale: te.Tensor, zero: te.Tensor) -> te.Tensor:
+        def at(*index: te.Var) -> te.PrimExpr:
+            step, origin = _parameters(call, scale, zero, index)
+            steps = te.nearbyint(x(*index) / step) + origin.astype("float32")
+            return te.max(te.min(steps, high), low).astype("int32").astype(kind)
+
+        return te.compute(x.shape, at, name="quantized")
+
+    return builder.call_te(compute, *call.args, primfunc_name_hint="quantize")
+
+
+def _dequantize(builder: relax.BlockBuilder, call: Any) -> Any:
+    def compute(x: te.Tensor, scale: te.Tensor, zero: te.Tensor) -> te.Tensor:
+        def at(*index: te.Var) -> te.PrimExpr:
+            step, origin = _parameters(call, scale, zero, index)
+            return (x(*index).astype("int32") - origin.astype("int32")).astype("float32") * step
+
+        return te.compute(x.shape, at, name="dequantized")
+
+    return builder.call_te(compute, *call.args, primfunc_name_hint="dequantize")
 
 
 def _softmax(builder: relax.BlockBuilder, call: Any) -> Any:

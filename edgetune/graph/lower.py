@@ -17,6 +17,7 @@ from edgetune.graph.blocked import Rewriter
 from edgetune.graph.importer import import_onnx
 from edgetune.graph.legalize import legalizations
 from edgetune.graph.merge import Merger, as_kernel
+from edgetune.graph.quantized import with_quantized
 from edgetune.graph.refusal import refusing
 from edgetune.graph.rules import rules
 from edgetune.graph.workload import kernel_flops, workload_hash
@@ -71,7 +72,7 @@ def _lower_fixed(prepared: PreparedModel, target: Target) -> tvm.IRModule:
     with refusing("lowered"), target.tvm():
         mod = widen_sums(relax.transform.DecomposeOpsForInference()(mod))
         if target.kind == "llvm":
-            mod = Rewriter(mod, target, rules()).run()
+            mod = Rewriter(mod, target, with_quantized(rules())).run()
         mod = tvm.transform.Sequential(
             [
                 # TopK, ArgSort, CumSum: calls into the runtime's library, and kernels without blocks.

@@ -7,10 +7,10 @@ operators that move elements move bytes, and every other operator is refused.
 
 from __future__ import annotations
 
-import numpy as np
 import onnx
 from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 
+from edgetune.dtypes import held
 from edgetune.errors import UnsupportedModelError
 
 _CONTAINERS = {
@@ -43,23 +43,6 @@ _MOVERS = frozenset(
 )  # fmt: skip
 
 
-def container(array: np.ndarray) -> np.ndarray:
-    """The bytes that stand for an array of such a type; other arrays as they are."""
-    code = int(onnx.helper.np_dtype_to_tensor_dtype(array.dtype))
-    if code not in CONTAINERS:
-        return array
-    kind = onnx.helper.tensor_dtype_to_np_dtype(CONTAINERS[code])
-    return array.view(kind) if "float" in array.dtype.name else array.astype(kind)
-
-
-def contained(array: np.ndarray, dtype: str) -> np.ndarray:
-    """What the bytes in ``array`` stand for as ``dtype``; the inverse of :func:`container`."""
-    if array.dtype.name == dtype:
-        return array
-    kind = next(k for k in map(onnx.helper.tensor_dtype_to_np_dtype, CONTAINERS) if k.name == dtype)
-    return array.view(kind) if "float" in dtype else array.astype(kind)
-
-
 def hold_in_bytes(model: ModelProto) -> None:
     """Rewrite the tensors of such types, and the operators that read or make them, in place.
 
@@ -76,8 +59,7 @@ def hold_in_bytes(model: ModelProto) -> None:
         _rewrite(node, types)
     for tensor in graph.initializer:
         if tensor.data_type in CONTAINERS:
-            held = numpy_helper.from_array(container(numpy_helper.to_array(tensor)), tensor.name)
-            tensor.CopyFrom(held)
+            tensor.CopyFrom(numpy_helper.from_array(held(numpy_helper.to_array(tensor)), tensor.name))
     for value in (*graph.value_info, *graph.input, *graph.output):
         kind = value.type.tensor_type.elem_type
         if kind in CONTAINERS:

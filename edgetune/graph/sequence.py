@@ -15,7 +15,8 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
-from edgetune.errors import UnsupportedModelError
+from edgetune.dtypes import EXTENDED
+from edgetune.errors import NotStandaloneError
 from edgetune.graph.compile import lift_weights, schedule_kernels, with_buildable_kernels
 from edgetune.graph.lower import Lowered
 from edgetune.graph.refusal import REFUSALS, refusing
@@ -44,12 +45,16 @@ def compile_program(lowered: Lowered, choices: Sequence[Choice], target: Target,
         name: the model's, which the names of its functions begin with.
 
     Raises:
-        UnsupportedModelError: the model is more than a sequence of kernel calls, or the target is no CPU.
+        NotStandaloneError: the model is more than a sequence of kernel calls, or the target is no CPU.
+        UnsupportedModelError: TVM cannot generate code for a kernel.
     """
     if target.kind != "llvm":
-        raise _not_standalone(f"{target.name} is a {target.kind} device")
+        raise NotStandaloneError(f"{target.name} is a {target.kind} device")
     if lowered.programs:
-        raise _not_standalone("its sizes vary from call to call")
+        raise NotStandaloneError("its sizes vary from call to call")
+    for spec in (*lowered.inputs, *lowered.outputs):
+        if spec.dtype in EXTENDED:
+            raise NotStandaloneError(f"{spec.name!r} is of type {spec.dtype}, which the C API lacks")
     mod = schedule_kernels(lowered, {choice.task.workload: choice.trace for choice in choices}, target)
     mod, weights = lift_weights(mod, "main")
     reader = _read(mod, len(lowered.inputs))
@@ -181,7 +186,7 @@ class _Reader:
         if isinstance(operator, tvm.ir.GlobalVar):
             arguments = [self._get(argument) for argument in value.args]
             if not all(isinstance(argument, _Tensor) for argument in arguments):
-                raise _not_standalone(f"the kernel {operator.name_hint} takes more than tensors")
+                raise NotStandaloneError(f"the kernel {operator.name_hint} takes more than tensors")
             self._calls.append(_Call(operator.name_hint, tuple(arguments)))
             return ()
         name = getattr(operator, "name", None) or str(getattr(operator, "global_symbol", operator))
@@ -190,7 +195,7 @@ class _Reader:
             return _Tensor(Space.ARENA, self._allocated, _size_bytes(binding.var.ty))
         if name == "relax.reshape":
             return self._get(value.args[0])
-        raise _not_standalone(f"it calls {name} of TVM's runtime")
+        raise NotStandaloneError(f"it calls {name} of TVM's runtime")
 
     def _get(self, expr: Any) -> Any:
         """A tensor, a tuple of such, or None for what no kernel can take."""
@@ -201,7 +206,7 @@ class _Reader:
         if isinstance(expr, relax.TupleGetItem):
             return self._get(expr.tuple_value)[expr.index]
         if isinstance(expr, relax.If | relax.Function):
-            raise _not_standalone("its control flow depends on its inputs")
+            raise NotStandaloneError("its control flow depends on its inputs")
         return None
 
 
@@ -228,9 +233,9 @@ def _build(mod: tvm.IRModule, functions: Sequence[str], target: Target, prefix: 
     foreign = wants.functions | (set(_TVM_SYMBOL.findall(data)) - _OURS)
     if foreign:
         names = sorted(name.decode() for name in foreign)
-        raise _not_standalone(f"a kernel calls {names[0]} of TVM's runtime")
+        raise NotStandaloneError(f"a kernel calls {names[0]} of TVM's runtime")
     if wants.unknown:
-        raise _not_standalone("a kernel allocates memory whose size is not known beforehand")
+        raise NotStandaloneError("a kernel allocates memory whose size is not known beforehand")
     return data, wants.workspace_bytes
 
 
@@ -288,9 +293,3 @@ def _symbol(prefix: str, function: str) -> str:
 def _size_bytes(ty: Any) -> int:
     shape = [int(dim) for dim in ty.shape]
     return int(np.dtype(str(ty.dtype)).itemsize) * math.prod(shape)
-
-
-def _not_standalone(reason: str) -> UnsupportedModelError:
-    return UnsupportedModelError(
-        f"the model cannot be a standalone library: {reason}; compile it without --standalone"
-    )

@@ -14,7 +14,7 @@ import tvm
 import tvm_ffi
 from tvm.s_tir import Schedule
 
-from edgetune.kernels import contraction, generic, plain, window, winograd
+from edgetune.kernels import contraction, generic, integer, plain, window, winograd
 from edgetune.kernels.schedules import KERNEL_ATTR
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from edgetune.targets import Target
 
 _LOGGER = logging.getLogger("edgetune.kernels")
-FAMILIES = {family.KIND: family for family in (contraction, window, winograd, generic)}
+FAMILIES = {family.KIND: family for family in (contraction, integer, window, winograd, generic)}
 
 
 def kind_of(func: tvm.tirx.PrimFunc) -> str:

@@ -66,7 +66,7 @@ def depthwise(
 ) -> te.Tensor:
     """Depthwise convolution of ``x [N, C/b, H*W, b]`` with ``weight [C/b, KH, KW, b]``."""
     kernel = (int(weight.shape[1]), int(weight.shape[2]))
-    return _slide(
+    return slide(
         x,
         size,
         kernel,
@@ -88,8 +88,10 @@ def max_pool(
     dilation: tuple[int, int],
 ) -> te.Tensor:
     """Maximum over each window of ``x [N, C/b, H*W, b]``; padding never wins."""
-    lowest = tvm.tirx.const(float("-inf"), x.dtype)
-    return _slide(x, size, kernel, stride, padding, dilation, lowest, largest, lambda value, *_: value)
+    whole = "int" in str(x.dtype)
+    lowest = te.min_value(str(x.dtype)) if whole else tvm.tirx.const(float("-inf"), x.dtype)
+    reducer = te.max if whole else largest
+    return slide(x, size, kernel, stride, padding, dilation, lowest, reducer, lambda value, *_: value)
 
 
 def avg_pool(
@@ -102,7 +104,7 @@ def avg_pool(
     count_include_pad: bool,
 ) -> te.Tensor:
     """Mean over each window of ``x [N, C/b, H*W, b]``, over real elements only unless padding counts."""
-    total = _slide(x, size, kernel, stride, padding, dilation, 0.0, te.sum, lambda value, *_: value)
+    total = slide(x, size, kernel, stride, padding, dilation, 0.0, te.sum, lambda value, *_: value)
     _, out_w = output_size(size, kernel, stride, padding, dilation)
 
     def covered(position: te.PrimExpr, axis: int) -> te.PrimExpr:
@@ -123,7 +125,7 @@ def avg_pool(
     return te.compute(total.shape, mean, name="mean")
 
 
-def _slide(
+def slide(
     x: te.Tensor,
     size: tuple[int, int],
     kernel: tuple[int, int],
@@ -133,7 +135,12 @@ def _slide(
     fill: float | te.PrimExpr,
     reducer: Callable[..., te.PrimExpr],
     value: Callable[..., te.PrimExpr],
+    convert: Callable[[te.PrimExpr], te.PrimExpr] | None = None,
 ) -> te.Tensor:
+    """A window over each channel: ``reducer`` of ``value(element, channel block, row, column, lane)``.
+
+    Elements are padded with ``fill``, and turned into another type by ``convert`` before that.
+    """
     height, width = size
     top, left, bottom, right = padding
     batch, blocks, _, lanes = (int(d) for d in x.shape)
@@ -141,10 +148,11 @@ def _slide(
     filler = tvm.tirx.const(fill, x.dtype) if isinstance(fill, float) else fill
 
     def read(n: te.Var, c: te.Var, y: te.PrimExpr, z: te.PrimExpr, i: te.Var) -> te.PrimExpr:
-        return x[n, c, y * width + z, i]
+        element = x[n, c, y * width + z, i]
+        return element if convert is None else convert(element)
 
     source = read
-    if any(padding):
+    if any(padding) or convert is not None:
         padded = te.compute(
             (batch, blocks, height + top + bottom, width + left + right, lanes),
             lambda n, c, y, z, i: te.if_then_else(

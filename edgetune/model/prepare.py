@@ -87,16 +87,29 @@ def _prepare_fixed(
     bound = bind_shapes(normalize(freeze_inputs(loaded.proto, freeze or {}).model).model, shapes).model
     specs = tuple(value.spec() for value in interface.inputs(bound))
 
-    session = _reference_session(loaded.proto)
-    if any(0 in spec.shape for spec in specs):
+    if any(0 in spec.shape for spec in specs) or _may_kill(loaded.proto):
         _survive(loaded.proto, specs, frozen)
+    session = _reference_session(loaded.proto)
     reference_inputs, reference_outputs, ranges = reference_run(session, specs, frozen, REFERENCE_SEED)
     result = pipeline.run_passes(bound, PASSES, _values_check(session, specs, frozen, ranges))
     return _finish(loaded, result, specs, frozen, reference_inputs, reference_outputs)
 
 
+def _may_kill(model: ModelProto) -> bool:
+    """Whether ONNX Runtime might die of the model: recurrent cells on constants of no elements, DFT's attributes.
+
+    Lists of no axes and regions, as exporters write them, are harmless.
+    """
+    tensors = [tensor for graph in graphs.walk_graphs(model.graph) for tensor in graph.initializer]
+    for node in graphs.walk_nodes(model.graph):
+        if node.op_type == "DFT":
+            return True
+        tensors += [attribute.t for attribute in node.attribute if attribute.HasField("t")]
+    return any(0 in tensor.dims and len(tensor.dims) > 1 for tensor in tensors)
+
+
 def _survive(model: ModelProto, specs: Sequence[TensorSpec], frozen: Arrays) -> None:
-    """Run the model in a process of its own first: ONNX Runtime dies of some operators on no elements (LSTM).
+    """Run the model in a process of its own first: ONNX Runtime dies of some operators (LSTM on no elements).
 
     Raises:
         ModelError: it died.
@@ -112,8 +125,8 @@ def _survive(model: ModelProto, specs: Sequence[TensorSpec], frozen: Arrays) -> 
             return  # what it says for itself is said again, and better, by the run proper
         except EdgetuneError as error:
             raise ModelError(
-                "ONNX Runtime, the reference, does not survive this model, which has an input of no elements: give "
-                "every input at least one, with --shape, or export the model so"
+                "ONNX Runtime, the reference, does not survive this model, which has tensors of no elements, or a DFT: "
+                "give every tensor at least one element (of inputs with --shape), or export the model without"
             ) from error
 
 

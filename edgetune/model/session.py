@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto
 
+from edgetune import narrow
 from edgetune.errors import ModelError, first_line
-from edgetune.model import narrow
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 
@@ -41,15 +41,15 @@ class Session:
         # Threads of an idle session must not spin while TVM is measuring.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         proto = ModelProto.FromString(model) if isinstance(model, bytes) else model
-        proto, self._wide_inputs, self._narrow_outputs = narrow.widen(proto)
+        self.output_names: tuple[str, ...] = tuple(value.name for value in proto.graph.output)
+        self._wide = narrow.widen(proto)
         try:
-            data = proto.SerializeToString()
+            data = self._wide.model.SerializeToString()
             self._session = ort.InferenceSession(data, options, providers=["CPUExecutionProvider"])
         except Exception as error:
             raise ModelError(
                 f"ONNX Runtime, the reference, cannot load the model: {reason(error)}"
             ) from error
-        self.output_names: tuple[str, ...] = tuple(value.name for value in self._session.get_outputs())
 
     def run(self, inputs: Mapping[str, np.ndarray[Any, Any]], outputs: Sequence[str] | None = None) -> Arrays:
         """Outputs by name.
@@ -59,18 +59,18 @@ class Session:
         """
         names = list(self.output_names if outputs is None else outputs)
         try:
-            values = self._session.run(names, narrow.cast(inputs, self._wide_inputs))
+            values = self._session.run(self._wide.names(names), self._wide.feed(inputs))
         except Exception as error:
             raise ModelError(
                 f"ONNX Runtime, the reference, cannot run the model on these inputs: {reason(error)}; "
                 "check the shapes (--shape) and the fixed values (--freeze)"
             ) from error
-        arrays = {name: np.asarray(value) for name, value in zip(names, values, strict=True)}
-        return narrow.cast(arrays, self._narrow_outputs)
+        return self._wide.result(names, [np.asarray(value) for value in values])
 
     def declared_outputs(self) -> dict[str, tuple[str, tuple[int | str | None, ...]]]:
         """Type name (``tensor(float)``) and dimensions that ONNX Runtime infers for each output."""
-        return {value.name: (value.type, tuple(value.shape)) for value in self._session.get_outputs()}
+        declared = zip(self.output_names, self._session.get_outputs(), strict=True)
+        return {name: (value.type, tuple(value.shape)) for name, value in declared}
 
 
 def reason(error: Exception) -> str:

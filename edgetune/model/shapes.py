@@ -97,10 +97,27 @@ def _is_static(value: ValueInfoProto) -> bool:
 
 
 def _standard_inference(light: ModelProto) -> ModelProto:
+    if not _has_required_inputs(light):
+        return light
     try:
         return onnx.shape_inference.infer_shapes(light, data_prop=True)
     except (onnx.shape_inference.InferenceError, ValueError, RuntimeError):
         return light
+
+
+def _has_required_inputs(model: ModelProto) -> bool:
+    """Whether no node lacks an input that the standard requires: onnx's inference dies of some that do."""
+    versions = {entry.domain: entry.version for entry in model.opset_import}
+    for node in graphs.walk_nodes(model.graph):
+        try:
+            schema = onnx.defs.get_schema(node.op_type, versions.get(node.domain, 1), node.domain)
+        except onnx.defs.SchemaError:
+            continue
+        required = [i for i in schema.inputs if i.option == onnx.defs.OpSchema.FormalParameterOption.Single]
+        given = list(node.input)[: len(required)]
+        if len(given) < len(required) or not all(given):
+            return False
+    return True
 
 
 def _ask_onnxruntime(light: ModelProto) -> None:

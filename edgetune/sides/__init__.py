@@ -6,6 +6,8 @@ pools in one process spin against each other, and because a crash of one must en
 * ``base.py``         what a side is; the registry; a side of one's own is a name or a ``.py`` file
 * ``bundle_side.py``  an edgetune bundle
 * ``onnxruntime_side.py``  ONNX Runtime
+* ``openvino_side.py``, ``mnn_side.py``, ``ncnn_side.py``, ``litert_side.py``, ``iree_side.py``  others, where installed
+* ``converting.py``   runs the converters of runtimes that do not read ONNX files
 * ``worker.py``       the child process: reads requests, answers with one JSON object a line
 * ``process.py``      the parent's end: starts, asks, times out, reports a crash
 """

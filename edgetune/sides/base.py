@@ -1,16 +1,20 @@
 """What a side is, and where it is found by name.
 
 A new side is one module with a function ``open_side(spec: SideSpec) -> Side``. Its name is a key of
-:data:`SIDES`, or the path of its ``.py`` file, which needs no change here.
+:data:`SIDES`, or the path of its ``.py`` file, which needs no change here. A runtime that does not read
+ONNX files has a function ``convert(spec: SideSpec, folder: Path) -> Path`` too: it writes the model in the
+runtime's own form into ``folder`` before the clock starts, in processes of its own (``converting.py``), so that
+neither its time nor its memory counts; ``open_side`` then finds what it returned in ``spec.path``.
 """
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,6 +25,11 @@ from edgetune.errors import UsageError, did_you_mean
 SIDES: Mapping[str, str] = {
     "edgetune": "edgetune.sides.bundle_side",
     "onnxruntime": "edgetune.sides.onnxruntime_side",
+    "openvino": "edgetune.sides.openvino_side",
+    "mnn": "edgetune.sides.mnn_side",
+    "ncnn": "edgetune.sides.ncnn_side",
+    "litert": "edgetune.sides.litert_side",
+    "iree": "edgetune.sides.iree_side",
 }
 """Name -> module."""
 
@@ -34,12 +43,15 @@ class SideSpec:
         path: the bundle, or the ONNX file.
         inputs: an ``.npz`` file with the inputs by name; names that the model lacks are ignored.
         threads: how many threads to run on.
+        input_names, output_names: of the model, in its order, for runtimes that know tensors by position.
     """
 
     name: str
     path: str
     inputs: str
     threads: int
+    input_names: tuple[str, ...] = ()
+    output_names: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """For the way to the child process."""
@@ -60,14 +72,14 @@ class Side(Protocol):
         """Name and version of what runs, for the report."""
 
 
-def opener(name: str) -> Callable[[SideSpec], Side]:
-    """The function ``open_side`` of a side.
+def side_module(name: str) -> ModuleType:
+    """The module of a side: it has ``open_side``, and ``convert`` where its runtime does not read ONNX files.
 
     Raises:
         UsageError: there is no such side.
     """
     if name in SIDES:
-        return importlib.import_module(SIDES[name]).open_side
+        return importlib.import_module(SIDES[name])
     path = Path(name)
     if path.suffix != ".py" or not path.is_file():
         raise UsageError(f"no side {name!r} to run against; {did_you_mean(name, SIDES)}")
@@ -78,4 +90,4 @@ def opener(name: str) -> Callable[[SideSpec], Side]:
     spec.loader.exec_module(module)
     if not hasattr(module, "open_side"):
         raise UsageError(f"{path} has no function open_side(spec); see edgetune/sides/base.py")
-    return module.open_side
+    return module

@@ -17,13 +17,16 @@ from edgetune.devices.inventory import open_device
 from edgetune.devices.probe import Probe
 from edgetune.devices.session import Session, SessionError, lease
 from edgetune.devices.transport import Device
+from edgetune.dtypes import held, numpy_dtype, unheld
 from edgetune.errors import BundleError, DeviceError
+from edgetune.standalone.build import build_adapter
 
 LEASE_TIMEOUT_S = 180.0
 TRANSFER_TIMEOUT_S = 600.0
 RUN_TIMEOUT_S = 300.0
 _CPU, _POOLED_ALLOCATOR = 1, 2
 _MOST_RUNS = 10_000
+_ADAPTER = "adapter.so"
 
 
 def is_remote(device: str | Device | None) -> bool:
@@ -69,11 +72,6 @@ def check_fits(bundle: Bundle, name: str, probe: Probe) -> None:
             f"{bundle.path} was made for {target.name} ({target.kind}, {wanted}), device '{name}' is {probe.arch}; "
             f"build one for it with --device {name}"
         )
-    if bundle.manifest.engine != "vm":
-        raise BundleError(
-            f"{bundle.path} is a standalone library, and devices run bundles for TVM's virtual machine; build one "
-            f"without --standalone, or link the library into a program on '{name}'"
-        )
     missing = missing_features(target.cpu_features, probe.features, probe.arch)
     if missing:
         raise BundleError(
@@ -99,36 +97,27 @@ class DeviceSide:
         self._base_bytes = self._peak_bytes()
         with self._guarded(TRANSFER_TIMEOUT_S, "sending the bundle"):
             session.upload(m.LIBRARY, bundle.storage.files[m.LIBRARY].read())
-            started = time.perf_counter()
-            library = session.load(m.LIBRARY)
-            self._machine = library["vm_load_executable"]()
-            self._machine["vm_initialization"](_CPU, 0, _POOLED_ALLOCATOR)
-            self.load_s = time.perf_counter() - started
+            standalone = bundle.manifest.engine == "standalone"
+            self._engine = (_Standalone if standalone else _VirtualMachine)(bundle, self._program, session)
+            self.load_s = self._engine.load_s
             session.remove(m.LIBRARY)
-            self._device = session.tvm_device("cpu")
-            arguments = self._send([*self._filled(inputs), *_weights(bundle, self._program.weights)])
-            self._machine["set_input"](self._program.function, *arguments)
+            self._engine.set_inputs(self._filled(inputs))
 
     def run(self, count: int, seconds: float = 0.0) -> list[float]:
         """Milliseconds of single runs, on the device's own clock: ``count``, and more for ``seconds``."""
         with self._guarded(RUN_TIMEOUT_S + seconds, "running the bundle"):
-            times = self._timed(count)
+            times = self._engine.timed(count)
             typical_s = sorted(times)[len(times) // 2]
             left = min(_MOST_RUNS, int((seconds - sum(times)) / max(typical_s, 1e-6)))
             if left > 0:
-                times += self._timed(left)
+                times += self._engine.timed(left)
         return [time_s * 1e3 for time_s in times]
 
     def outputs(self) -> dict[str, np.ndarray]:
         """The outputs of one run, by name."""
         with self._guarded(RUN_TIMEOUT_S, "running the bundle"):
-            name = self._program.function
-            self._machine["invoke_stateful"](name)
-            arity = int(self._machine["get_output_arity"](name))
-            get = self._machine["get_output"]
-            tensors = [get(name)] if arity < 0 else [get(name, index) for index in range(arity)]
-            arrays = zip(self._program.outputs, tensors, strict=True)
-            return self._service.crop({item.name: tensor.numpy() for item, tensor in arrays})
+            arrays = zip(self._program.outputs, self._engine.outputs(), strict=True)
+            return self._service.crop({item.name: unheld(array, item.dtype) for item, array in arrays})
 
     def memory_bytes(self) -> tuple[int, int]:
         """Peak resident memory of the session's process, and how much of it came after its start."""
@@ -138,23 +127,14 @@ class DeviceSide:
     def wait_quiet(self) -> None:
         """Nothing to wait for: no other side runs beside it."""
 
-    def _timed(self, count: int) -> list[float]:
-        evaluate = self._machine.time_evaluator("invoke_stateful", self._device, number=1, repeat=count)
-        return [float(time_s) for time_s in evaluate(self._program.function).results]
-
     def _filled(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """The inputs as the program takes them: padded where sizes vary."""
         arrays = []
         for item in self._program.inputs:
-            array = np.zeros(item.shape, item.dtype)
+            array = np.zeros(item.shape, numpy_dtype(item.dtype))
             self._service.fill(item.name, array, inputs[item.name])
-            arrays.append(array)
+            arrays.append(held(array))
         return arrays
-
-    def _send(self, arrays: Sequence[np.ndarray]) -> list[Any]:
-        import tvm
-
-        return [tvm.runtime.tensor(np.ascontiguousarray(array), device=self._device) for array in arrays]
 
     def _peak_bytes(self) -> int:
         with self._guarded(RUN_TIMEOUT_S, "asking for its memory"):
@@ -172,13 +152,83 @@ class DeviceSide:
             ) from error
 
 
+class _VirtualMachine:
+    """A bundle's program for TVM's virtual machine, uploaded to a device's session, and loaded there."""
+
+    def __init__(self, bundle: Bundle, program: m.ProgramEntry, session: Session) -> None:
+        started = time.perf_counter()
+        self._machine = session.load(m.LIBRARY)["vm_load_executable"]()
+        self._machine["vm_initialization"](_CPU, 0, _POOLED_ALLOCATOR)
+        self.load_s = time.perf_counter() - started
+        self._function = program.function
+        self._device = session.tvm_device("cpu")
+        self._weights = _send(_weights(bundle, program.weights), self._device)
+
+    def set_inputs(self, arrays: Sequence[np.ndarray]) -> None:
+        self._machine["set_input"](self._function, *_send(arrays, self._device), *self._weights)
+
+    def timed(self, count: int) -> list[float]:
+        """Seconds of single runs."""
+        evaluate = self._machine.time_evaluator("invoke_stateful", self._device, number=1, repeat=count)
+        return [float(time_s) for time_s in evaluate(self._function).results]
+
+    def outputs(self) -> list[np.ndarray]:
+        """Those of one run."""
+        self._machine["invoke_stateful"](self._function)
+        arity = int(self._machine["get_output_arity"](self._function))
+        get = self._machine["get_output"]
+        tensors = [get(self._function)] if arity < 0 else [get(self._function, i) for i in range(arity)]
+        return [tensor.numpy() for tensor in tensors]
+
+
+class _Standalone:
+    """A standalone library, uploaded to a device's session, called by an adapter that is loaded beside it."""
+
+    def __init__(self, bundle: Bundle, program: m.ProgramEntry, session: Session) -> None:
+        self._program = program
+        self._device = session.tvm_device("cpu")
+        data = bundle.storage.files[m.WEIGHTS].read()
+        # Held: the library reads the weights where they lie.
+        self._weights = _send([np.frombuffer(data, np.uint8)], self._device)[0] if data else None
+        session.upload(_ADAPTER, build_adapter(bundle.manifest.target.mtriple, m.LIBRARY))
+        started = time.perf_counter()
+        self._library = session.load(_ADAPTER)
+        self._library["edgetune_open"](self._weights, session.device.threads)
+        self.load_s = time.perf_counter() - started
+        session.remove(_ADAPTER)
+
+    def set_inputs(self, arrays: Sequence[np.ndarray]) -> None:
+        for index, tensor in enumerate(_send(arrays, self._device)):
+            self._library["edgetune_set"](index, tensor)
+
+    def timed(self, count: int) -> list[float]:
+        """Seconds of single runs."""
+        evaluate = self._library.time_evaluator("edgetune_run", self._device, number=1, repeat=count)
+        return [float(time_s) for time_s in evaluate().results]
+
+    def outputs(self) -> list[np.ndarray]:
+        """Those of one run."""
+        self._library["edgetune_run"]()
+        arrays = [np.empty(item.shape, item.dtype) for item in self._program.outputs]
+        tensors = _send(arrays, self._device)
+        for index, tensor in enumerate(tensors):
+            self._library["edgetune_get"](index, tensor)
+        return [tensor.numpy() for tensor in tensors]
+
+
+def _send(arrays: Sequence[np.ndarray], device: Any) -> list[Any]:
+    import tvm
+
+    return [tvm.runtime.tensor(np.ascontiguousarray(array), device=device) for array in arrays]
+
+
 def _weights(bundle: Bundle, chosen: Sequence[int]) -> list[np.ndarray]:
     """The weights at these positions, in this order."""
     data = bundle.storage.files[m.WEIGHTS].read() if bundle.manifest.weights else b""
     weights = [bundle.manifest.weights[index] for index in chosen]
     return [
         np.frombuffer(data, np.uint8, weight.size_bytes, weight.offset)
-        .view(weight.dtype)
+        .view(numpy_dtype(weight.dtype))
         .reshape(weight.shape)
         for weight in weights
     ]

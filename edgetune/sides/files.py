@@ -28,6 +28,8 @@ class SideFiles:
     bundle: Path
     model: Path | None
     inputs: Path
+    input_names: tuple[str, ...]
+    output_names: tuple[str, ...]
 
     def spec(self, name: str, threads: int) -> SideSpec:
         """What the side ``name`` is to run.
@@ -41,7 +43,8 @@ class SideFiles:
             raise UsageError(
                 f"{self.bundle} is a lean bundle without its ONNX model; give the model with --model"
             )
-        return SideSpec(name, str(self.model), str(self.inputs), threads)
+        names = self.input_names, self.output_names
+        return SideSpec(name, str(self.model), str(self.inputs), threads, *names)
 
 
 @contextmanager
@@ -59,7 +62,13 @@ def side_files(bundle: Bundle, model: Model | None, inputs: Mapping[str, np.ndar
     with tempfile.TemporaryDirectory(prefix="edgetune-") as name:
         folder = Path(name)
         write_npz(folder / "inputs.npz", {**bundle.manifest.frozen_inputs(), **inputs})
-        yield SideFiles(bundle.path, _model_path(bundle, model, folder), folder / "inputs.npz")
+        yield SideFiles(
+            bundle.path,
+            _model_path(bundle, model, folder),
+            folder / "inputs.npz",
+            tuple(item.name for item in bundle.manifest.inputs),
+            tuple(item.name for item in bundle.manifest.outputs),
+        )
 
 
 def _model_path(bundle: Bundle, model: Model | None, folder: Path) -> Path | None:

@@ -17,14 +17,16 @@ from __future__ import annotations
 import json
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from edgetune.bundle.arrays import write_npz
 from edgetune.errors import EdgetuneError, UsageError
-from edgetune.sides.base import Side, SideSpec, opener
+from edgetune.sides.base import Side, SideSpec, side_module
 
 
 class Worker:
@@ -54,9 +56,13 @@ class Worker:
 
     def _open(self, **fields: Any) -> dict[str, Any]:
         spec = SideSpec(**fields)
-        open_side = opener(spec.name)
+        module = side_module(spec.name)
+        if hasattr(module, "convert"):
+            # Removed when the process ends: a converted model may be mapped into memory while it runs.
+            self._folder = tempfile.TemporaryDirectory(prefix="edgetune-")
+            spec = replace(spec, path=str(module.convert(spec, Path(self._folder.name))))
         start = time.perf_counter()
-        self._side = open_side(spec)
+        self._side = module.open_side(spec)
         return {"version": self._side.version(), "load_s": time.perf_counter() - start}
 
     def _run(self, count: int, seconds: float = 0.0) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from edgetune.cpu import architecture
 from edgetune.errors import ToolchainError
 from edgetune.records import CompiledModel
 from edgetune.standalone.compiler import SOURCES, archiver, compile_object, runtime_objects
@@ -19,11 +20,14 @@ from edgetune.toolchain import link_relocatable, link_shared, run_tool
 if TYPE_CHECKING:
     from edgetune.targets import Target
 
-HEADER = "edgetune.h"
+HEADERS = ("edgetune.h", "edgetune_library.h", "edgetune.hpp")
+"""The C API, what loads libraries while an app runs, and the C++ API."""
 MODEL_HEADER = "model.h"
 ARCHIVE = "libmodel.a"
 EXPORTS = "edgetune_*"
 """What a library shows of itself; all else is hidden."""
+_PROGRAM = "et_private_program"
+"""What ``c/shared.c`` calls the program of the library that it is linked into."""
 
 
 @dataclass(frozen=True)
@@ -79,10 +83,8 @@ def build_libraries(program: Program, name: str, target: Target, *, embed: bool)
         compile_object(source, work / "program.o", target.arch, defines=defines)
         objects: list[bytes | Path] = [work / "program.o", *([program.kernels] if program.kernels else [])]
         runtime = runtime_objects(target.arch)
-        headers = {
-            HEADER: (SOURCES / HEADER).read_bytes(),
-            MODEL_HEADER: emit_header(name).encode(),
-        }
+        headers = {header: (SOURCES / header).read_bytes() for header in HEADERS}
+        headers[MODEL_HEADER] = emit_header(name).encode()
         return Libraries(
             _shared([*objects, *runtime], name, target, work),
             _static(objects, runtime, target, work),
@@ -91,17 +93,14 @@ def build_libraries(program: Program, name: str, target: Target, *, embed: bool)
 
 
 def _shared(objects: Sequence[bytes | Path], name: str, target: Target, work: Path) -> bytes:
-    opener = work / "shared.o"
-    compile_object(
-        SOURCES / "shared.c", opener, target.arch, defines={"EDGETUNE_PROGRAM": program_symbol(name)}
-    )
     output = work / "model.so"
     link_shared(
-        [*objects, opener],
+        [*objects, *runtime_objects(target.arch, ["shared.c"])],
         output,
         target.mtriple,
         page_size_bytes=target.toolchain.page_size_bytes,
         exports=EXPORTS,
+        aliases={_PROGRAM: program_symbol(name)},
     )
     return output.read_bytes()
 
@@ -119,3 +118,21 @@ def _static(objects: Sequence[bytes | Path], runtime: Sequence[bytes], target: T
     if not output.is_file():
         raise ToolchainError(f"{ARCHIVE} was not written; check that the temporary folder has space")
     return output.read_bytes()
+
+
+def build_adapter(mtriple: str, library: str) -> bytes:
+    """A library of TVM's packed functions that runs the standalone ``library`` in its own folder.
+
+    For devices: TVM's RPC loads, calls and times it there.
+
+    Raises:
+        ToolchainError: there is no compiler or linker, or it failed.
+        OutputError: the temporary folder is full.
+    """
+    arch = architecture(mtriple.split("-")[0])
+    with tempfile.TemporaryDirectory(prefix="edgetune-adapter-") as folder:
+        output = Path(folder, "adapter.so")
+        link_shared(
+            runtime_objects(arch, ["adapter.c"]), output, mtriple, exports="__tvm_ffi_*", beside=[library]
+        )
+        return output.read_bytes()

@@ -96,33 +96,36 @@ def compile_object(
         run_tool(command, "compiling", output, "report the model", environment)
 
 
-def runtime_objects(arch: str) -> tuple[bytes, ...]:
-    """The runtime's objects for an architecture, from the user's cache where they are there already.
+def runtime_objects(arch: str, sources: Sequence[str] = RUNTIME) -> tuple[bytes, ...]:
+    """Sources of ``c/`` as objects for an architecture, from the user's cache where they are there already.
 
     Raises:
         ToolchainError: they cannot be compiled.
     """
     folder = _cache_folder() / _runtime_key(arch)
-    names = [f"{Path(name).stem}.o" for name in RUNTIME]
-    try:
-        return tuple((folder / name).read_bytes() for name in names)
-    except OSError:
-        pass
     version = versions()["edgetune"]
-    with tempfile.TemporaryDirectory(prefix="edgetune-runtime-") as work:
-        for source, name in zip(RUNTIME, names, strict=True):
-            compile_object(
-                SOURCES / source, Path(work, name), arch, defines={"EDGETUNE_VERSION": f'"{version}"'}
-            )
-        _keep(Path(work), names, folder)
-        return tuple(Path(work, name).read_bytes() for name in names)
+    objects = []
+    for source in sources:
+        kept = folder / f"{Path(source).stem}.o"
+        try:
+            objects.append(kept.read_bytes())
+            continue
+        except OSError:
+            pass
+        with tempfile.TemporaryDirectory(prefix="edgetune-runtime-") as work:
+            output = Path(work, kept.name)
+            compile_object(SOURCES / source, output, arch, defines={"EDGETUNE_VERSION": f'"{version}"'})
+            objects.append(output.read_bytes())
+        _keep(kept, objects[-1])
+    return tuple(objects)
 
 
 def _runtime_key(arch: str) -> str:
     """Changes with everything that goes into the objects: sources, flags, compiler."""
     digest = hashlib.sha256()
     for path in sorted(SOURCES.iterdir()):
-        digest.update(path.read_bytes())
+        if path.suffix in (".c", ".h"):
+            digest.update(path.read_bytes())
     command = find_compiler(arch)
     status = Path(command[0]).stat()
     known = (arch, command, status.st_size, status.st_mtime_ns, _FLAGS, versions()["edgetune"])
@@ -136,16 +139,12 @@ def _cache_folder() -> Path:
     return user_cache_path("edgetune", appauthor=False) / "runtime"
 
 
-def _keep(work: Path, names: Sequence[str], folder: Path) -> None:
-    """Put compiled objects into the cache, in one step; without it, they are compiled again next time."""
+def _keep(path: Path, data: bytes) -> None:
+    """Put a compiled object into the cache, in one step; without it, it is compiled again next time."""
+    fresh = path.with_name(f".{path.name}-{os.getpid()}")
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        fresh = Path(tempfile.mkdtemp(prefix=".new-", dir=folder.parent))
-        try:
-            for name in names:
-                shutil.copyfile(work / name, fresh / name)
-            os.rename(fresh, folder)
-        finally:
-            shutil.rmtree(fresh, ignore_errors=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh.write_bytes(data)
+        os.replace(fresh, path)
     except OSError:
-        pass
+        fresh.unlink(missing_ok=True)

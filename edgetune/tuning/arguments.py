@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from edgetune.dtypes import numpy_dtype
 from edgetune.records import Task
 
 if TYPE_CHECKING:
@@ -116,16 +117,6 @@ def disagreement(dtype: str, expected: np.ndarray, got: np.ndarray) -> str | Non
         f"{int(wrong.sum())} of {wrong.size} values are wrong, first at {list(first)}: "
         f"{got[first]} instead of {expected[first]}"
     )
-
-
-def numpy_dtype(dtype: str) -> np.dtype:
-    """Return the NumPy type for a TVM dtype."""
-    try:
-        return np.dtype(dtype)
-    except TypeError:
-        import ml_dtypes
-
-        return np.dtype(getattr(ml_dtypes, dtype))
 
 
 def _random(spec: ArgumentSpec, generator: np.random.Generator) -> np.ndarray:

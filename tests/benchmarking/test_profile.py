@@ -6,8 +6,10 @@ import json
 
 import pytest
 
+from edgetune.benchmarking.agreement import Agreement, KernelTime
+from edgetune.benchmarking.multiply_add import multiply_add_gflops
 from edgetune.benchmarking.profile import OTHER, _Call, profile, summarize
-from edgetune.benchmarking.roofline import Roofline, measure
+from edgetune.benchmarking.roofline import Roofline, _peak_gflops, measure
 from edgetune.bundle.manifest import KernelEntry
 from edgetune.bundle.reader import open_bundle
 from edgetune.errors import DeviceError, UsageError
@@ -48,10 +50,11 @@ def test_times_are_summed_by_kernel(shared_bundle):
             _Call("concat", 5 * microsecond, 500),
         ]
 
-    rows = summarize([run(1), run(1), run(7)], manifest, MACHINE)
+    overheads_ns = [1000.0] * 5
+    rows = summarize([run(1), run(1), run(7)], overheads_ns, manifest, MACHINE)
     assert [row.name for row in rows] == ["conv", "concat", OTHER]
     conv, concat, other = rows
-    # The shortest interval, 1 us, is the cost of observing.
+    # 1 us of each interval is the cost of observing.
     assert (conv.time_us, concat.time_us, other.time_us) == (30.0, 4.0, 2.0)
     assert conv.calls == 2
     assert conv.share == pytest.approx(30 / 36)
@@ -63,6 +66,24 @@ def test_times_are_summed_by_kernel(shared_bundle):
     assert concat.roofline == pytest.approx(500 / 50e9 * 1e6 / 4)
     assert (concat.bound, concat.source, concat.gflops) == ("memory", "", 0.0)
     assert (other.roofline, other.bound) == (0.0, "")
+
+
+def test_what_stands_between_the_kernels_and_the_latency():
+    kernels = [KernelTime("a", 1, 600.0, 500.0), KernelTime("b", 2, 150.0, None)]
+    apart = Agreement.of(1.0, 50.0, kernels)
+    assert (apart.kernels_ms, apart.outside_ms) == (pytest.approx(0.75), pytest.approx(0.2))
+    assert apart.by_records_ms == pytest.approx(0.65)
+    assert not apart.agrees
+    text = apart.describe()
+    assert text.index("+0.200 ms handing over arrays") < text.index("+0.100 ms kernels that take longer")
+    assert "1 kernels without a record take 0.150 ms" in text
+    together = Agreement.of(0.8, 10.0, [KernelTime("a", 1, 780.0, 760.0)])
+    assert together.agrees
+    assert together.describe().endswith("within 10%")
+
+
+def test_multiply_adds_are_no_slower_than_a_matrix_product():
+    assert multiply_add_gflops(1) > 0.9 * _peak_gflops()
 
 
 def test_machine_is_measured():
@@ -83,6 +104,10 @@ def test_bundle(shared_bundle):
     assert sum(kernel.share for kernel in result.kernels) == pytest.approx(1.0)
     assert result.kernels_ms == pytest.approx(sum(kernel.time_us for kernel in result.kernels) / 1e3)
     assert result.latency_ms > 0
+    agreement = result.to_json()["agreement"]
+    assert agreement["kernels_ms"] + agreement["between_ms"] == pytest.approx(result.kernels_ms)
+    total = agreement["kernels_ms"] + agreement["between_ms"] + agreement["outside_ms"]
+    assert total == pytest.approx(result.latency_ms)
     # x, the kernel's weights and its result, at least.
     assert by_name["conv2d"].bytes >= 4 * (3 * 16 * 16 + 8 * 3 * 9 + 8 * 16 * 16)
 

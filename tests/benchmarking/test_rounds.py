@@ -10,7 +10,7 @@ import pytest
 
 from edgetune.benchmarking.fixed_work import FixedWork, drift
 from edgetune.benchmarking.results import BenchmarkResult, SideResult
-from edgetune.benchmarking.rounds import benchmark
+from edgetune.benchmarking.rounds import benchmark, largest_error
 from edgetune.errors import BundleError, DeviceError, UsageError
 from edgetune.machine import usable_cpus
 
@@ -42,7 +42,7 @@ def test_statistics_over_all_runs():
 def test_speedup_is_above_one_when_the_bundle_is_faster():
     fast = SideResult.of("a", [[1.0, 1.0], [2.0, 2.0]], 0, (0, 0))
     slow = SideResult.of("b", [[2.0, 2.0], [8.0, 8.0]], 0, (0, 0))
-    result = BenchmarkResult(Path("b"), 2, fast, slow, "onnxruntime", 2, 4, 0.0)
+    result = BenchmarkResult(Path("b"), 2, fast, {"onnxruntime": slow}, 2, 4, 0.0)
     assert result.speedup == pytest.approx(5.0 / 1.5)
     assert result.round_speedups == (2.0, 4.0)
 
@@ -111,3 +111,40 @@ def test_what_is_wrong_is_said(shared_bundle, stand_in, tmp_path):
     lean = stand_in.write(tmp_path / "lean", lean=True).path
     with pytest.raises(UsageError, match="give the model with --model"):
         benchmark(lean)
+
+
+def test_several_sides_and_one_that_cannot_take_part(shared_bundle, tmp_path):
+    copy = "from edgetune.sides.onnxruntime_side import *\n"
+    (tmp_path / "twice.py").write_text(
+        copy + "def open_side(spec):\n    side = OnnxRuntimeSide(spec)\n    once = side.run\n"
+        "    side.run = lambda: {name: 2 * value for name, value in once().items()}\n    return side\n"
+    )
+    (tmp_path / "converts.py").write_text(
+        copy + "from edgetune.sides.converting import run_converter\n"
+        "def convert(spec, folder):\n    return run_converter(['cp', spec.path, 'm.onnx'], 'cp', folder / 'm.onnx')\n"
+        "def open_side(spec):\n    assert spec.path.endswith('m.onnx'); return OnnxRuntimeSide(spec)\n"
+    )
+    (tmp_path / "broken.py").write_text(
+        copy + "from edgetune.sides.converting import run_converter\n"
+        "def convert(spec, folder):\n    return run_converter(['ls', 'no-such-model'], 'Broken', folder / 'x')\n"
+    )
+    paths = [str(tmp_path / f"{name}.py") for name in ("twice", "converts", "broken")]
+    result = benchmark(shared_bundle, ["onnxruntime", *paths], rounds=1, runs=5)
+    assert list(result.others) == ["onnxruntime", "twice", "converts"]
+    assert list(result.refused) == ["broken"]
+    assert "Broken cannot convert the model" in result.refused["broken"]
+    assert "no-such-model" in result.refused["broken"]
+    assert result.others["twice"].error == pytest.approx(1.0)
+    assert result.others["converts"].error == 0.0
+    assert 0.0 <= result.edgetune.error < 1e-5
+    assert result.to_json()["speedups"].keys() == result.others.keys()
+
+
+def test_largest_error():
+    expected = {"a": np.array([[1.0, -4.0], [np.nan, np.inf]]), "b": np.zeros(3)}
+    assert largest_error(expected, {"a": np.array([1.0, -4.0, np.nan, np.inf]), "b": np.zeros(3)}) == 0.0
+    assert largest_error(expected, {"a": np.array([1.0, -3.0, np.nan, np.inf]), "b": np.zeros(3)}) == 0.25
+    assert largest_error(expected, {"a": expected["a"], "b": np.array([0, 0, 0.5])}) == 0.5
+    for wrong in (np.array([1.0, np.nan, np.nan, np.inf]), np.ones(3)):
+        assert largest_error(expected, {"a": wrong, "b": np.zeros(3)}) == np.inf
+    assert largest_error(expected, {"a": expected["a"]}) == np.inf

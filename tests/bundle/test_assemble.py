@@ -283,9 +283,9 @@ def test_killed_while_replacing_leaves_one_whole_bundle(stand_in, bundle):
         open_bundle(bundle)
 
 
-def test_dtypes_that_numpy_lacks_are_refused(stand_in, tmp_path):
-    compiled = dataclasses.replace(stand_in.compiled, outputs=(TensorSpec("y", "bfloat16", (2,)),))
-    with pytest.raises(UnsupportedModelError, match="'y' has dtype bfloat16"):
+def test_dtypes_of_no_numbers_are_refused(stand_in, tmp_path):
+    compiled = dataclasses.replace(stand_in.compiled, outputs=(TensorSpec("y", "object", (2,)),))
+    with pytest.raises(UnsupportedModelError, match="'y' has dtype object"):
         dataclasses.replace(stand_in, compiled=compiled).write(tmp_path / "b")
     assert os.listdir(tmp_path) == []
 

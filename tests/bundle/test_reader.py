@@ -77,8 +77,8 @@ def test_every_flipped_byte_of_the_manifest_is_noticed(bundle):
 
 
 def test_newer_schema(bundle):
-    rewrite(bundle, lambda content: content.update(schema_version=3))
-    assert "schema version 3, this edgetune reads up to 2; upgrade edgetune" in refused(bundle)
+    rewrite(bundle, lambda content: content.update(schema_version=4))
+    assert "schema version 4, this edgetune reads up to 3; upgrade edgetune" in refused(bundle)
 
 
 @pytest.mark.parametrize("name", ["model.so", "weights.bin"])

@@ -8,6 +8,9 @@
 
 #include "model.h"
 
+#ifndef SPIN_US
+#define SPIN_US 0 /* the default */
+#endif
 enum { THREADS = 8, MAX_BYTES = 1 << 20 };
 
 static atomic_long taken;
@@ -42,7 +45,7 @@ static void must(edgetune_status status, const char *message) {
 
 static edgetune_instance *create(int threads) {
   edgetune_error error;
-  edgetune_options options = {.threads = threads};
+  edgetune_options options = {.threads = threads, .spin_us = SPIN_US};
   edgetune_instance *instance;
   must(edgetune_create(model, &options, &instance, &error), error.message);
   for (int i = 0; i < edgetune_num_inputs(model); i++) {

@@ -45,6 +45,19 @@ def test_eight_instances_at_once_and_nothing_allocated(written: Callable[..., Pa
     assert run([app, "500", bundle / "weights.bin"]) == "0\n"
 
 
+def test_valgrind_finds_nothing(
+    written: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library as it ships; threads sleep at once, for valgrind runs one at a time."""
+    # Valgrind's CPU lacks some of this one's features, which the hand-written kernels do not use.
+    monkeypatch.setattr(Target, "required_features", lambda _: ())
+    if shutil.which("valgrind") is None:
+        pytest.skip("needs valgrind")
+    app = stress(written(embed=True), system_compiler(), tmp_path / "stress", "-DSPIN_US=-1")
+    checks = ["--error-exitcode=9", "--leak-check=full", "--show-leak-kinds=all", "--quiet"]
+    assert run(["valgrind", *checks, "--errors-for-leak-kinds=all", app, "3"]) == "0\n"
+
+
 @pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
 def test_sanitizers_find_nothing(handmade: Program, sanitizer: str, tmp_path: Path) -> None:
     """The runtime, compiled anew, with the hand-written kernels."""
@@ -94,11 +107,10 @@ def test_the_example_in_cpp(written: Callable[..., Path], tmp_path: Path) -> Non
     strict = ["-std=c++14", "-Wall", "-Wextra", "-Werror"]
     run(
         [
-            *(system_compiler("c++"), *strict, tmp_path / "app.cpp", f"-I{bundle}", bundle / "model.so"),
-            *(f"-Wl,-rpath,{bundle}", "-o", app),
+            *(system_compiler("c++"), *strict, tmp_path / "app.cpp", f"-I{bundle}", "-ldl", "-o", app),
         ]
     )
-    assert run([app, bundle / "weights.bin"]) == "0\n"
+    assert run([app, bundle]) == "0\n"
 
 
 def test_the_example_in_python(written: Callable[..., Path], tmp_path: Path) -> None:

@@ -20,7 +20,10 @@ from edgetune.benchmarking.profile import profile
 from edgetune.cpu import architecture, missing_features
 from edgetune.errors import BundleError
 from edgetune.standalone.build import build_libraries
-from edgetune.standalone.model import Library, StandaloneModel, _Error, _Options
+from edgetune.standalone.capi import Error as _Error
+from edgetune.standalone.capi import Library
+from edgetune.standalone.capi import Options as _Options
+from edgetune.standalone.model import StandaloneModel
 from edgetune.standalone.program import Program
 from edgetune.targets import Target
 from edgetune.verify import compare

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -70,6 +72,28 @@ def test_every_kind_of_output(weights: str, tmp_path: Path) -> None:
     assert result.verified is not None
     assert result.verified.passed
     assert (result.bundle / "weights.bin").stat().st_size == (0 if weights == "embed" else 48)
+
+
+def test_the_same_model_gives_the_same_bytes(conv_file: Path, tmp_path: Path) -> None:
+    """From the ONNX file on, in processes of their own; with other hash seeds, too."""
+    code = "import sys, edgetune; edgetune.compile(sys.argv[1], out=sys.argv[2], archive=True, freeze={'scale': [1.5]})"
+    for seed in "12":
+        environment = os.environ | {"PYTHONHASHSEED": seed}
+        run([sys.executable, "-c", code, conv_file, tmp_path / f"{seed}.tar"], env=environment)
+    assert (tmp_path / "1.tar").read_bytes() == (tmp_path / "2.tar").read_bytes()
+
+
+def test_damaged_bundles_are_refused_in_one_sentence(conv_file: Path, tmp_path: Path) -> None:
+    """A small part of what ``benchmarks/fuzz_bundles.py`` does."""
+    from benchmarks.fuzz_bundles import fuzz
+
+    for archive in (False, True):
+        bundle = edgetune.compile(
+            conv_file, out=tmp_path / f"conv{'.tar' * archive}", archive=archive, freeze={"scale": [1.5]}
+        ).bundle
+        counts, wrong = fuzz(bundle, 60, seed=3)
+        assert wrong == []
+        assert counts["refused"] > 30
 
 
 def bare_model() -> onnx.ModelProto:
@@ -157,6 +181,10 @@ def test_what_needs_the_virtual_machine_is_refused_with_the_reason(tmp_path: Pat
     with pytest.raises(UnsupportedModelError, match="cannot be a standalone library"):
         edgetune.compile(model, out=tmp_path / "bundle", standalone=True)
     assert not (tmp_path / "bundle").exists()
+    # Without the option it is made for the virtual machine, and says why.
+    result = edgetune.compile(model, out=tmp_path / "bundle")
+    assert isinstance(edgetune.load(result.bundle), edgetune.LoadedModel)
+    assert any("needs TVM's runtime on the device, for a kernel calls" in note for note in result.notes)
 
 
 def test_sizes_that_vary_are_refused(tmp_path: Path) -> None:
@@ -169,6 +197,6 @@ def test_sizes_that_vary_are_refused(tmp_path: Path) -> None:
 
 def test_embedded_weights_want_a_standalone_library(conv_file: Path) -> None:
     with pytest.raises(UsageError, match="only a standalone library"):
-        edgetune.compile(conv_file, weights="embed")
+        edgetune.compile(conv_file, standalone=False, weights="embed")
     with pytest.raises(UsageError, match="neither 'file' nor 'embed'"):
         edgetune.compile(conv_file, standalone=True, weights="elsewhere")

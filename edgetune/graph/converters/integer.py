@@ -20,7 +20,14 @@ from tvm.relax.frontend.onnx import onnx_frontend  # ours build on TVM's
 from edgetune.errors import UnsupportedModelError
 from edgetune.graph.converters.base import Node, const, constant, converter, dtype, element, shape
 from edgetune.graph.converters.geometry import Window, window
-from edgetune.graph.converters.quantization import dynamic, saturate, scalar, zero_or_none
+from edgetune.graph.converters.quantization import (
+    dequantize_operator,
+    dynamic,
+    quantize_operator,
+    saturate,
+    scalar,
+    zero_or_none,
+)
 
 _BYTES = ("uint8", "int8")
 
@@ -249,8 +256,36 @@ def qlinear_conv(node: Node) -> Any:
     if node.int("channels_last", 0):
         raise UnsupportedModelError("QLinearConv with channels last is not implemented")
     x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = (node.needed(i) for i in range(8))
+    if all(constant(v) is not None for v in (*node.inputs[1:],) if v is not None) and _is_plain(x, w, x_zero):
+        return _conv_of_dequantized(node)
     total = conv(node, x, w, x_zero, w_zero)
     return requantized(node, total, (x_scale, w_scale, y_scale), y_zero, dtype(y_zero), 1, node.input(8))
+
+
+def _is_plain(x: Any, w: Any, x_zero: Any) -> bool:
+    return len(shape(x)) == 4 and dtype(x) in _BYTES and dtype(w) in _BYTES and np.prod(shape(x_zero)) == 1
+
+
+def _conv_of_dequantized(node: Node) -> Any:
+    """A convolution between dequantize and quantize, which the rules for quantised models take for what it was."""
+    x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = (node.needed(i) for i in range(8))
+    geometry = window(node, shape(x)[2:], shape(w)[2:])
+    product = node.emit(
+        relax.op.nn.conv2d(
+            dequantize_operator(node, x, x_scale, x_zero, 1),
+            dequantize_operator(node, w, w_scale, w_zero, 0),
+            strides=list(geometry.stride),
+            padding=[*geometry.before, *geometry.after],
+            dilation=list(geometry.dilation),
+            groups=node.int("group", 1),
+        )
+    )
+    bias = node.input(8)
+    if bias is not None:
+        scales = np.float32(constant(x_scale)).reshape(()) * np.asarray(constant(w_scale), np.float32)
+        added = np.asarray(constant(bias)).astype(np.float64) * scales.reshape(-1 if scales.size > 1 else ())
+        product = node.emit(relax.op.add(product, const(added.astype(np.float32).reshape(1, -1, 1, 1))))
+    return quantize_operator(node, product, y_scale, y_zero, 1)
 
 
 def _to_float(node: Node, total: Any, scales: Sequence[Any], bias: Any) -> Any:

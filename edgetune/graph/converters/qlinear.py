@@ -10,9 +10,17 @@ from tvm import relax, te, tirx
 
 from edgetune.errors import UnsupportedModelError
 from edgetune.graph import legalize
-from edgetune.graph.converters.base import Node, converter, dtype, element, positive_axis, shape
+from edgetune.graph.converters.base import Node, constant, converter, dtype, element, positive_axis, shape
 from edgetune.graph.converters.geometry import window
-from edgetune.graph.converters.quantization import dequantized, quantized, scalar, zero_or_none
+from edgetune.graph.converters.quantization import (
+    default_zero,
+    dequantize_operator,
+    dequantized,
+    quantize_operator,
+    quantized,
+    scalar,
+    zero_or_none,
+)
 
 
 def _given(*values: Any) -> list[Any]:
@@ -62,7 +70,27 @@ def _requantized(
     return node.te(kernel, *operands, name=name)
 
 
-def _binary(operator: Callable[[Any, Any], Any], name: str) -> Callable[[Node], Any]:
+def _as_operators(
+    node: Node, tensors: list[tuple[Any, Any, Any]], out: tuple[Any, Any], operator: Callable[..., Any]
+) -> Any:
+    """The operator between dequantize and quantize where parameters are constants, as images mostly have them."""
+    parameters = [p for given in (*(t[1:] for t in tensors), out) for p in given if p is not None]
+    if any(constant(p) is None or constant(p).size != 1 for p in parameters):  # type: ignore[union-attr]
+        return None
+    if any(len(shape(t[0])) != 4 for t in tensors):
+        return None
+    kind = dtype(tensors[0][0])
+    floats = [
+        dequantize_operator(node, x, scale, zero if zero is not None else default_zero(kind), 1)
+        for x, scale, zero in tensors
+    ]
+    zero = out[1] if out[1] is not None else default_zero(kind)
+    return quantize_operator(node, node.emit(operator(*floats)), out[0], zero, 1)
+
+
+def _binary(
+    operator: Callable[[Any, Any], Any], operators: Callable[[Any, Any], Any], name: str
+) -> Callable[[Node], Any]:
     def convert(node: Node) -> Any:
         a, b = node.needed(0), node.needed(3)
         sizes = tuple(int(s) for s in np.broadcast_shapes(shape(a), shape(b)))
@@ -71,6 +99,9 @@ def _binary(operator: Callable[[Any, Any], Any], name: str) -> Callable[[Node], 
         def compute(readers: Any, index: Any) -> Any:
             return operator(readers[0](index), readers[1](index))
 
+        known = _as_operators(node, tensors, (node.needed(6), node.input(7)), operators)
+        if known is not None:
+            return known
         return _requantized(node, tensors, (node.needed(6), node.input(7)), sizes, compute, name)
 
     return convert
@@ -96,9 +127,13 @@ def _leaky_relu(node: Node, x: Any) -> Any:
 def concat(node: Node) -> Any:
     """QLinearConcat: every operand to the scale of the result, then joined."""
     out = (node.needed(0), node.input(1))
+    given = [(node.needed(i), node.needed(i + 1), node.input(i + 2)) for i in range(2, len(node.inputs), 3)]
+    axis = positive_axis(int(node.attributes["axis"]), len(shape(given[0][0])))
+    known = _as_operators(node, given, out, lambda *parts: relax.op.concat(list(parts), axis))
+    if known is not None:
+        return known
     parts = []
-    for i in range(2, len(node.inputs), 3):
-        x, scale, zero = node.needed(i), node.needed(i + 1), node.input(i + 2)
+    for x, scale, zero in given:
         parts.append(
             _requantized(
                 node,
@@ -109,7 +144,6 @@ def concat(node: Node) -> Any:
                 "requantize",
             )
         )
-    axis = positive_axis(int(node.attributes["axis"]), len(shape(parts[0])))
     return node.emit(relax.op.concat(parts, axis))
 
 
@@ -212,8 +246,8 @@ def average_pool(node: Node) -> Any:
 CONVERTERS: dict[str, type] = {
     f"com.microsoft.{name}": converter(convert)
     for name, convert in {
-        "QLinearAdd": _binary(lambda a, b: a + b, "quantized_add"),
-        "QLinearMul": _binary(lambda a, b: a * b, "quantized_multiply"),
+        "QLinearAdd": _binary(lambda a, b: a + b, relax.op.add, "quantized_add"),
+        "QLinearMul": _binary(lambda a, b: a * b, relax.op.multiply, "quantized_multiply"),
         "QLinearSigmoid": _unary(lambda node, x: legalize.sigmoid(x), "quantized_sigmoid"),
         "QLinearLeakyRelu": _unary(_leaky_relu, "quantized_leaky_relu"),
         "QLinearConcat": concat,

@@ -14,7 +14,7 @@ from tvm import relax, te, tirx
 
 from edgetune.errors import UnsupportedModelError
 from edgetune.graph.converters import narrow as narrow_types
-from edgetune.graph.converters.base import Node, converter, dtype, positive_axis, shape
+from edgetune.graph.converters.base import Node, const, constant, converter, dtype, positive_axis, shape
 
 QUANTIZED = ("uint8", "int8", "uint16", "int16")
 """The integer types that values are quantised to here."""
@@ -99,6 +99,8 @@ def quantize_linear(node: Node) -> Any:
         raise UnsupportedModelError(f"quantising {dtype(x)} is not implemented")
     axis, block = _axis(node, x), node.int("block_size", 0)
     _check_parameters(node, x, axis)
+    if not narrow and dtype(x) == "float32" and _is_operator(node, kind):
+        return quantize_operator(node, x, scale, zero if zero is not None else default_zero(kind), axis)
 
     def quantize(x: te.Tensor, scale: te.Tensor, *zero: te.Tensor) -> te.Tensor:
         def at(*index: Any) -> Any:
@@ -109,6 +111,33 @@ def quantize_linear(node: Node) -> Any:
         return te.compute(x.shape, at, name="quantized")
 
     return node.te(quantize, x, scale, *([] if zero is None else [zero]), name="quantize")
+
+
+def _is_operator(node: Node, kind: str) -> bool:
+    """Whether Relax's own operators say it: bytes (or a bias) of constant scale and zero point, not in blocks."""
+    given = [node.input(index) for index in (1, 2) if node.input(index) is not None]
+    return (
+        kind in ("uint8", "int8", "int32")
+        and not node.int("block_size", 0)
+        and all(constant(value) is not None for value in given)
+        and dtype(node.needed(1)) == "float32"
+    )
+
+
+def quantize_operator(node: Node, x: Any, scale: Any, zero: Any, axis: int) -> Any:
+    """Relax's quantize, which the rules for quantised models know (``graph.quantized``)."""
+    return node.emit(relax.op.quantize(x, _flat(scale), _flat(zero), axis, dtype(zero)))
+
+
+def dequantize_operator(node: Node, x: Any, scale: Any, zero: Any, axis: int) -> Any:
+    """Relax's dequantize to float32, likewise."""
+    return node.emit(relax.op.dequantize(x, _flat(scale), _flat(zero), axis, "float32"))
+
+
+def _flat(value: Any) -> Any:
+    """A constant of one element as a scalar; others as they are."""
+    array = constant(value)
+    return const(array.reshape(())) if array is not None and array.size == 1 else value
 
 
 def _quantize_to_float(node: Node, kind: str) -> Any:
@@ -141,6 +170,8 @@ def dequantize_linear(node: Node) -> Any:
         raise UnsupportedModelError(f"dequantising to {kind} is not implemented")
     axis, block = _axis(node, x), node.int("block_size", 0)
     _check_parameters(node, x, axis)
+    if not narrow and kind == "float32" and _is_operator(node, dtype(x)):
+        return dequantize_operator(node, x, scale, zero if zero is not None else default_zero(dtype(x)), axis)
 
     decoded = dtype(x) == "float32"
 
@@ -198,6 +229,11 @@ def zero_or_none(value: Any) -> Any:
     if value is None or (known is not None and not np.any(known.numpy())):
         return None
     return value
+
+
+def default_zero(kind: str = "uint8") -> Any:
+    """The zero point of an operand without one, which also says its type."""
+    return const(np.zeros((), kind))
 
 
 CONVERTERS: dict[str, type] = {

@@ -71,6 +71,11 @@ def _run(
             outputs = [
                 _masked(node, y, const(np.array([t], np.int32)), lengths) for t, y in enumerate(outputs)
             ]
+        if _may_be_empty(node, lengths):
+            # ONNX Runtime: the state after a sequence of no steps is zero, and not the one it began with.
+            first = const(np.array([0], np.int32))
+            hidden = _masked(node, hidden, first, lengths)
+            cell = None if cell is None else _masked(node, cell, first, lengths)
         size = shape(hidden)[-1]
         sequences.append(_join(node, [_reshape(node, y, (1, 1, batch, size)) for y in outputs], 0))
         hiddens.append(_reshape(node, hidden, (1, batch, size)))
@@ -90,6 +95,12 @@ def _lengths(node: Node, steps: int) -> Any:
     """The operand ``sequence_lens``; None where every sequence has all steps."""
     value = node.array(4)
     return None if value is not None and np.all(value == steps) else node.input(4)
+
+
+def _may_be_empty(node: Node, lengths: Any) -> bool:
+    """Whether a sequence may have no steps at all."""
+    value = node.array(4)
+    return lengths is not None and (value is None or bool(np.any(value < 1)))
 
 
 def _reversals(node: Node, count: int) -> tuple[bool, ...]:

@@ -101,6 +101,10 @@ def _empty(node: Node, op_type: str, x: Any) -> Any:
     value, kind = _OVER_NOTHING[op_type], np.dtype(dtype(x))
     if kind.kind in "iu" and math.isinf(value):
         value = np.iinfo(kind).min if value < 0 else np.iinfo(kind).max
+    if kind.kind in "iu" and math.isnan(value):
+        if 0 not in result:
+            raise UnsupportedModelError("the mean of no integers is not defined")
+        value = 0
     return const(np.full(result, value, kind))
 
 

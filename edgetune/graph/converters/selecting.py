@@ -109,6 +109,10 @@ def one_hot(node: Node) -> Any:
 def pad(node: Node) -> Any:
     """Pad; with a value that is no constant by a kernel of ours."""
     value = node.input(2)
+    cropped = node.ints("pads", []) if node.opset < 11 else node.array(1)
+    if node.text("mode", "constant") != "constant" and cropped is not None and min(cropped, default=0) < 0:
+        # Whether elements that are cut off may come back on the other side is not said; runtimes disagree.
+        raise UnsupportedModelError("Pad with negative amounts is only defined for constant padding")
     if node.opset < 11 or value is None or node.array(2) is not None:
         return node.by_importer("Pad", list(node.inputs), node.attributes)
     if node.text("mode", "constant") != "constant":

@@ -21,8 +21,8 @@
  * Errors: a function that can fail returns a status. edgetune_open* and edgetune_create explain it in an
  * edgetune_error of the caller's (may be NULL), all others in edgetune_last_error(instance).
  *
- * Several models in one process: dlopen each library with RTLD_LOCAL and dlsym its functions, or link the
- * static libraries and open each with its own function edgetune_open_NAME.
+ * Several models in one process: load each library with edgetune_library.h, or link the static libraries and
+ * open each with edgetune_open_program.
  */
 #ifndef EDGETUNE_H
 #define EDGETUNE_H

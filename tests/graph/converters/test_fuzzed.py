@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
-from edgetune.errors import UnsupportedModelError
+from edgetune.errors import ModelError, UnsupportedModelError
 from edgetune.graph.lower import lower
 from edgetune.model.prepare import prepare
 from edgetune.targets import Target
@@ -77,3 +77,37 @@ def test_padding_that_is_read_in_two_ways(op: str, more: dict[str, Any], local_t
     pool = node(op, ["x"], kernel_shape=[3, 3], auto_pad="SAME_UPPER", **more)
     with pytest.raises(UnsupportedModelError, match="explicit pads"):
         lower(prepare(model([pool], {"x": (1, 2, 5, 5)}, opset=20)), local_target)
+
+
+def test_what_runtimes_read_in_two_ways(local_target: Target) -> None:
+    """Padding cut off one side may come back on the other; no integers have no mean; flags are 0 or 1."""
+    for match, made in {
+        "negative amounts": model(
+            [node("Pad", ["x", "p"], mode="wrap")], {"x": (3, 4)}, {"p": ints(2, -1, 1, 2)}, opset=20
+        ),
+        "no integers": model(
+            [node("ReduceMean", ["x", "a"])], {"x": (np.int32, (3, 0))}, {"a": ints(1)}, opset=18
+        ),
+        "keepdims of ReduceMean is 2": model(
+            [node("ReduceMean", ["x"], keepdims=2)], {"x": (3, 4)}, opset=17
+        ),
+    }.items():
+        with pytest.raises(UnsupportedModelError, match=match):
+            lower(prepare(made), local_target)
+
+
+def test_onnx_runtime_dies_alone() -> None:
+    """Of a recurrent cell on a constant of no elements, and of some attributes of DFT."""
+    cell = model(
+        [node("Neg", ["e"], ["n"]), node("GRU", ["n", "w", "r"], ["u"], hidden_size=2), node("Neg", ["x"])],
+        {"x": (2,)}, {"e": np.zeros((2, 0, 3), np.float32), "w": weights(1, 6, 3), "r": weights(1, 6, 2)}, ("y", "u"),
+    )  # fmt: skip
+    with pytest.raises(ModelError, match="does not survive"):
+        prepare(cell)
+
+
+def test_types_that_the_file_declares_wrongly() -> None:
+    made = model([node("Cast", ["x"], to=onnx.TensorProto.FLOAT)], {"x": (3,)})
+    made.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.FLOAT8E5M2
+    with pytest.raises(ModelError, match="float8e5m2"):
+        prepare(made)

@@ -10,8 +10,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from edgetune.dtypes import held, unheld
 from edgetune.errors import UnsupportedModelError
-from edgetune.graph.narrow_types import contained, container
 
 FLOATS = ["FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ", "FLOAT4E2M1"]
 HALVES = np.arange(2**16, dtype=np.uint32).astype(np.uint16).view(np.float16).astype(np.float32)
@@ -30,8 +30,8 @@ def cast(checker: Any, x: np.ndarray, target: int, **attributes: Any) -> np.ndar
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=11)
     kind = helper.tensor_dtype_to_np_dtype(target)
-    got = checker.compiled(model, {"y": np.zeros(x.shape, kind)})({"x": container(x)})[0]
-    return contained(got, kind.name)
+    got = checker.compiled(model, {"y": np.zeros(x.shape, kind)})({"x": held(x)})[0]
+    return unheld(got, kind.name)
 
 
 @pytest.mark.parametrize("saturate", [1, 0])

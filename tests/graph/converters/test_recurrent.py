@@ -107,6 +107,15 @@ def test_variable_weights_and_lengths(matches_onnxruntime: Any) -> None:
     matches_onnxruntime(node, {**inputs, **weights})
 
 
+@pytest.mark.parametrize("op", ["LSTM", "GRU", "RNN"])
+def test_sequences_of_no_steps(op: str, matches_onnxruntime: Any) -> None:
+    node, inputs, weights = make(op, np.random.default_rng(5), 3, 3, 4, 2, lengths=True)
+    weights["lengths"] = np.array([0, 3, 1], np.int32)
+    matches_onnxruntime(node, inputs, weights)
+    inputs["lengths"] = weights.pop("lengths")
+    matches_onnxruntime(node, inputs, weights)
+
+
 @pytest.mark.slow
 def test_long_sequence_shares_its_kernels(matches_onnxruntime: Any) -> None:
     node, inputs, weights = make("LSTM", np.random.default_rng(6), 100, 1, 16, 2)

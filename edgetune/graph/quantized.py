@@ -1,0 +1,388 @@
+"""Quantised models in blocked layout: 8-bit tensors in memory, integer products inside the convolutions.
+
+The importer leaves QuantizeLinear and DequantizeLinear as operators around float ones, and makes the same of the
+QLinear operators. Here a convolution or product of two dequantised tensors becomes one of integers with its sums in
+int32; what follows it up to the next QuantizeLinear is computed on those sums while they are in registers. Element
+by element, dequantise, compute, quantise is one pass over bytes. No dequantised tensor is stored.
+
+A convolution whose result is quantised at once, a ReLU between at most, is requantised as QLinearConv is: the sum with
+the int32 bias, times ``x_scale * w_scale / y_scale`` in float32, rounded half to even. Everything else is
+computed in float32 as the graph says, and may so be one step of the output's scale off what a runtime gives that
+fuses the operators in another way.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax, te, topi
+
+from edgetune.graph.blocked import BlockedValue, Rewriter, Rule, _same_padding
+from edgetune.graph.geometry import Geometry
+from edgetune.graph.quantized_values import Dequantized, Quantised, Sums, Weights, quantize, rounded, summed
+from edgetune.graph.rules import _block_channels, _const, _operand, _pad_to, _pooled, _shape
+from edgetune.kernels import integer, window
+from edgetune.kernels.dots import Dot, best_dot
+
+_PRODUCT_LIKE = 4
+"""Relax's fusion pattern (``OpPatternKind``) of what takes elementwise work after it."""
+_EXACT = 2**24
+"""Integers up to this size are exact in float32."""
+_BYTES = ("uint8", "int8")
+
+
+def with_quantized(rules: dict[str, Rule]) -> dict[str, Rule]:
+    """The rules, with those for quantised operands tried first."""
+    own: dict[str, Rule] = {
+        "relax.quantize": _quantize,
+        "relax.dequantize": _dequantize,
+        "relax.nn.conv2d": _conv2d,
+        "relax.add": _add,
+        "relax.multiply": _elementwise,
+        "relax.subtract": _elementwise,
+        "relax.mean": _mean,
+        "relax.nn.relu": _relu,
+        "relax.nn.max_pool2d": _max_pool,
+        "relax.concat": _concat,
+        "relax.matmul": _matmul,
+    }
+
+    def first(rule: Rule, other: Rule | None) -> Rule:
+        def apply(rewriter: Rewriter, call: Any) -> Any:
+            result = rule(rewriter, call)
+            return other(rewriter, call) if result is None and other is not None else result
+
+        return apply
+
+    return {**rules, **{name: first(rule, rules.get(name)) for name, rule in own.items()}}
+
+
+def _scalar(expr: Any) -> Any:
+    """The value of a constant of one element, else None."""
+    if not isinstance(expr, tvm.ir.GenericConst):
+        return None
+    array = np.asarray(expr.value.numpy())
+    return array.reshape(())[()] if array.size == 1 else None
+
+
+def _quantised(rewriter: Rewriter, expr: Any) -> Quantised | None:
+    """What an expression dequantises, if it does so with one scale."""
+    call = rewriter.definition(expr)
+    if call is None or call.op.name != "relax.dequantize" or str(call.args[0].ty.dtype) not in _BYTES:
+        return None
+    scale, zero = _scalar(call.args[1]), _scalar(call.args[2])
+    return None if scale is None or zero is None else Quantised(call.args[0], np.float32(scale), int(zero))
+
+
+def _weights(rewriter: Rewriter, expr: Any) -> Weights | None:
+    """Constant quantised weights, transposed ones too."""
+    call = rewriter.definition(expr)
+    if call is None:
+        return None
+    if call.op.name == "relax.permute_dims":
+        inner = _weights(rewriter, call.args[0])
+        rank = len(call.ty.shape)
+        axes = (
+            [int(a) % rank for a in call.attrs.axes]
+            if call.attrs.axes is not None
+            else list(range(rank))[::-1]
+        )
+        if inner is None:
+            return None
+        return Weights(inner.values.transpose(axes), inner.scale, axes.index(inner.axis))
+    if call.op.name != "relax.dequantize":
+        return None
+    values, scale, zero = (rewriter.constant(a) for a in call.args)
+    if values is None or scale is None or zero is None or str(values.dtype) not in _BYTES:
+        return None
+    axis = int(call.attrs.axis) % values.ndim
+    origin = zero.astype(np.int16)
+    if origin.size > 1:
+        origin = origin.reshape([-1 if a == axis else 1 for a in range(values.ndim)])
+    return Weights(
+        values.astype(np.int16) - origin.reshape(origin.shape or ()), scale.astype(np.float32), axis
+    )
+
+
+def _fits(weight: np.ndarray, dot: Dot) -> bool:
+    limits = np.iinfo(dot.weight)
+    return bool(weight.min() >= limits.min and weight.max() <= limits.max)
+
+
+def _conv2d(rewriter: Rewriter, call: Any) -> BlockedValue | None:
+    x, w = _quantised(rewriter, call.args[0]), _weights(rewriter, call.args[1])
+    if x is None or w is None or str(call.attrs.data_layout) != "NCHW":
+        return None
+    scale, weight = w.by_output(0), w.values
+    _, channels, height, width = _shape(x.values)
+    groups = int(call.attrs.groups)
+    geometry = Geometry(call.attrs, (height, width), weight.shape[2:])
+    if scale is None:
+        return None
+    factor = (x.scale * scale).astype(np.float32)
+    zero = relax.const(np.array([x.zero], str(x.values.ty.dtype)))
+    if groups == channels == weight.shape[0] and groups > 1:
+        return _depthwise(rewriter, x, zero, weight, factor, geometry)
+    dot = best_dot(rewriter.target)
+    if not _fits(weight, dot) or dot.lanes != rewriter.lanes:
+        return None
+    plain_input = channels < rewriter.lanes and groups == 1
+    source = rewriter.plain(x.values) if plain_input else rewriter.blocked(x.values, groups).expr
+    packed = _const(_pack(weight, groups, rewriter.lanes, plain_input, dot))
+    total = rewriter.emit_te(
+        functools.partial(integer.conv2d, dot=dot), source, zero, packed,
+        *geometry.arguments(), groups, plain_input,
+        name="integer_conv2d", primfunc_attrs={"op_pattern": _PRODUCT_LIKE},
+    )  # fmt: skip
+    bias = _bias(x, weight.reshape(weight.shape[0], -1), dot)
+    return Sums(rewriter, BlockedValue(total, weight.shape[0], *geometry.output, groups), bias, factor)
+
+
+def _bias(x: Quantised, weight: np.ndarray, dot: Dot) -> np.ndarray:
+    """What the form in which the instruction reads ``x`` adds to the sums, taken off; ``weight`` is ``[O, K]``."""
+    moved = integer.offset(x.zero, str(x.values.ty.dtype), dot.activation)
+    return (-moved * weight.astype(np.int64).sum(axis=1)).astype(np.int32)
+
+
+def _pack(weight: np.ndarray, groups: int, lanes: int, plain_input: bool, dot: Dot) -> np.ndarray:
+    """``[O, I, KH, KW]`` to ``[O/b, I/b', KH, KW, b'/g, b, g]``: b' is b, or for plain input all channels."""
+    blocked = _block_channels(weight, groups, lanes)
+    inner = -(-weight.shape[1] // dot.group) * dot.group if plain_input else lanes
+    padded = _pad_to(blocked, 2, inner)
+    out, _, depth, *kernel = padded.shape
+    split = padded.reshape(out, lanes, depth // inner, inner // dot.group, dot.group, *kernel)
+    return split.transpose(0, 2, 5, 6, 3, 1, 4).astype(dot.weight)
+
+
+def _depthwise(
+    rewriter: Rewriter, x: Quantised, zero: Any, weight: np.ndarray, factor: np.ndarray, geometry: Geometry
+) -> Sums | None:
+    # One product for each value read: the multiply-add of float32 takes as many a cycle as any of integers, and its
+    # sums are exact as long as they stay below 2^24.
+    if 255 * float(np.abs(weight.astype(np.int64)).sum(axis=(1, 2, 3)).max()) >= _EXACT:
+        return None
+    value = rewriter.blocked_or_none(x.values) or rewriter.blocked(x.values)
+    packed = _block_channels(weight[:, 0], value.groups, rewriter.lanes).transpose(0, 2, 3, 1)
+    total = rewriter.emit_te(
+        integer.depthwise, value.expr, zero, _const(packed.astype(np.float32)), *geometry.arguments(),
+        name="integer_depthwise", primfunc_attrs={"op_pattern": _PRODUCT_LIKE},
+    )  # fmt: skip
+    outputs = weight.shape[0]
+    sums = BlockedValue(total, outputs, *geometry.output, value.groups)
+    return Sums(rewriter, sums, np.zeros(outputs, np.int32), factor)
+
+
+def _add(rewriter: Rewriter, call: Any) -> BlockedValue | None:
+    """A bias that is a whole number of steps of the sums joins them."""
+    for value, other in (call.args, call.args[::-1]):
+        sums, constant = rewriter.blocked_or_none(value), rewriter.constant(other)
+        if not isinstance(sums, Sums) or sums.floor or constant is None or constant.size != sums.channels:
+            continue
+        if (1,) * (4 - constant.ndim) + constant.shape != (1, sums.channels, 1, 1):
+            continue
+        added = constant.reshape(-1)
+        steps = np.rint(added.astype(np.float64) / sums.factor)
+        bias = sums.bias + steps
+        # Beyond this a float32 no longer says which whole number it was.
+        whole = np.abs(steps).max() < _EXACT / 4 and np.allclose(
+            steps * sums.factor, added, rtol=1e-6, atol=0
+        )
+        integers = str(sums.total.expr.ty.dtype) == "int32"
+        if whole and (integers or np.abs(bias).max() < _EXACT / 2):
+            return Sums(rewriter, sums.total, bias.astype(np.int32), sums.factor)
+    return _elementwise(rewriter, call)
+
+
+def _relu(rewriter: Rewriter, call: Any) -> BlockedValue | None:
+    sums = rewriter.blocked_or_none(call.args[0])
+    if not isinstance(sums, Sums):
+        return None
+    return Sums(rewriter, sums.total, sums.bias, sums.factor, floor=True)
+
+
+def _quantize(rewriter: Rewriter, call: Any) -> BlockedValue | None:
+    value = rewriter.blocked_or_none(call.args[0])
+    scale, zero = _scalar(call.args[1]), _scalar(call.args[2])
+    kind = str(call.ty.dtype)
+    if value is None or scale is None or zero is None or kind not in _BYTES:
+        return None
+    limits = np.iinfo(kind)
+    bounds = float(limits.min), float(limits.max)
+    if not isinstance(value, Sums):
+        values = functools.partial(quantize, scale=float(scale), zero=float(zero), bounds=bounds, kind=kind)
+        expr = rewriter.emit_te(values, value.expr, name="quantize")
+        return value.like(expr)
+    bounds = (max(bounds[0], float(zero)) if value.floor else bounds[0]), bounds[1]
+
+    def requantize(*given: te.Tensor) -> te.Tensor:
+        return te.compute(
+            given[0].shape,
+            lambda *i: rounded(summed(given, i), float(zero), bounds, kind),
+            name="requantized",
+        )
+
+    factor = (value.factor / np.float32(scale)).astype(np.float32)
+    return value.like(rewriter.emit_te(requantize, *value.operands(factor), name="requantize"))
+
+
+def _dequantize(rewriter: Rewriter, call: Any) -> BlockedValue | None:
+    value = rewriter.blocked_or_none(call.args[0])
+    scale, zero = _scalar(call.args[1]), _scalar(call.args[2])
+    if value is None or scale is None or zero is None or str(call.args[0].ty.dtype) not in _BYTES:
+        return None
+    return Dequantized(rewriter, value, float(scale), int(zero))
+
+
+_OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
+    "relax.add": lambda a, b: a + b,
+    "relax.multiply": lambda a, b: a * b,
+    "relax.subtract": lambda a, b: a - b,
+}
+
+
+def _elementwise(rewriter: Rewriter, call: Any) -> BlockedValue | None:
+    """An operator on two tensors that reads the bytes of those that are quantised."""
+    sides = [rewriter.blocked_or_none(a) for a in call.args]
+    if not any(isinstance(side, Dequantized) for side in sides) or len(_shape(call)) != 4:
+        return None
+    known = [side for side in sides if side is not None]
+    model = max(known, key=lambda v: v.height * v.width)
+    _, channels, height, width = _shape(call)
+    form = BlockedValue(None, channels, height, width, model.groups)
+    if (model.channels, model.height, model.width) != (form.channels, form.height, form.width):
+        return None
+    operands, readers = [], []
+    for side, argument in zip(sides, call.args, strict=True):
+        if isinstance(side, Dequantized) and _same_form(side, form, rewriter.lanes):
+            operands.append(side.values.expr)
+            readers.append(side.read)
+        else:
+            operands.append(_operand(rewriter, argument, form))
+            readers.append(lambda values: values)
+    if any(operand is None for operand in operands):
+        return None
+
+    def compute(*given: te.Tensor) -> te.Tensor:
+        def at(*index: Any) -> Any:
+            parts = [
+                read(x)(
+                    *(
+                        i if int(size) > 1 else 0
+                        for i, size in zip(index[len(index) - len(x.shape) :], x.shape, strict=True)
+                    )
+                )
+                for read, x in zip(readers, given, strict=True)
+            ]
+            return _OPERATORS[call.op.name](*parts)
+
+        return te.compute(shape, at, name="computed")
+
+    shape = [int(d) for d in max((o.ty.shape for o in operands), key=lambda s: np.prod([int(d) for d in s]))]
+    return form.like(rewriter.emit_te(compute, *operands, name=call.op.name.rsplit(".", 1)[-1]))
+
+
+def _same_form(value: BlockedValue, form: BlockedValue, lanes: int) -> bool:
+    sizes = (value.height, value.width) in ((form.height, form.width), (1, 1))
+    return sizes and value.channels == form.channels and _same_padding(value, form.groups, lanes)
+
+
+def _mean(rewriter: Rewriter, call: Any) -> BlockedValue | None:
+    """Global average pooling: the sum is one of integers."""
+    value = rewriter.blocked_or_none(call.args[0])
+    axes = [int(a) % 4 for a in call.attrs.axis] if call.attrs.axis is not None else []
+    if not isinstance(value, Dequantized) or sorted(axes) != [2, 3] or not call.attrs.keepdims:
+        return None
+    count = value.height * value.width
+    factor = tvm.tirx.const(value.scale / count, "float32")
+
+    def mean(x: te.Tensor) -> te.Tensor:
+        k = te.reduce_axis((0, count), "k")
+        n, blocks, _, lanes = x.shape
+        total = te.compute(
+            (n, blocks, 1, lanes), lambda n, c, _, i: te.sum(x[n, c, k, i].astype("int32"), axis=k)
+        )
+        # Sums of bytes over less than 65,536 pixels are exact in float32, and so is their zero point.
+        origin = tvm.tirx.const(float(count * value.zero), "float32")
+        return te.compute(
+            total.shape, lambda *i: (total(*i).astype("float32") - origin) * factor, name="mean"
+        )
+
+    expr = rewriter.emit_te(mean, value.values.expr, name="mean")
+    return BlockedValue(expr, value.channels, 1, 1, value.groups)
+
+
+def _max_pool(rewriter: Rewriter, call: Any) -> BlockedValue | None:
+    """The maximum of bytes, dequantised after it."""
+    x = _quantised(rewriter, call.args[0])
+    value, geometry = _pooled(rewriter, call)
+    bytes_ = None if x is None else rewriter.blocked_or_none(x.values)
+    if x is None or bytes_ is None or value is None or geometry is None:
+        return None
+    size, stride, padding, dilation = geometry.arguments()
+    expr = rewriter.emit_te(
+        window.max_pool, bytes_.expr, size, geometry.kernel, stride, padding, dilation, name="max_pool2d"
+    )
+    pooled = BlockedValue(expr, bytes_.channels, *geometry.output, bytes_.groups)
+    return Dequantized(rewriter, pooled, float(x.scale), x.zero)
+
+
+def _concat(rewriter: Rewriter, call: Any) -> BlockedValue | None:
+    """Bytes are joined as they are where they have one scale, else dequantised on the way."""
+    fields = call.args[0].fields if isinstance(call.args[0], relax.Tuple) else []
+    values = [rewriter.blocked_or_none(field) for field in fields]
+    known = [value for value in values if isinstance(value, Dequantized)]
+    if not known or len(known) < len(fields) or call.attrs.axis is None or int(call.attrs.axis) != 1:
+        return None
+    if any(value.padded(rewriter.lanes) for value in known):
+        return None
+    form = BlockedValue(None, sum(v.channels for v in known), known[0].height, known[0].width)
+    parts = [value.values.expr for value in known]
+    if len({(v.scale, v.zero, str(v.values.expr.ty.dtype)) for v in known}) == 1:
+        joined = rewriter.emit(relax.op.concat(parts, axis=1))
+        return Dequantized(rewriter, form.like(joined), known[0].scale, known[0].zero)
+
+    def concat(*given: te.Tensor) -> te.Tensor:
+        floats = [
+            te.compute(x.shape, value.read(x), name="dequantized")
+            for value, x in zip(known, given, strict=True)
+        ]
+        return topi.concatenate(floats, axis=1)
+
+    return form.like(rewriter.emit_te(concat, *parts, name="concat"))
+
+
+def _matmul(rewriter: Rewriter, call: Any) -> Any:
+    """A product of quantised rows and constant quantised columns; float32."""
+    x, w = _quantised(rewriter, call.args[0]), _weights(rewriter, call.args[1])
+    dot = best_dot(rewriter.target)
+    if x is None or w is None or w.values.ndim != 2 or not _fits(w.values, dot):
+        return None
+    scale, (depth, columns) = w.by_output(1), w.values.shape
+    if scale is None or len(_shape(x.values)) < 2:
+        return None
+    rows = int(np.prod(_shape(x.values)[:-1]))
+    source = rewriter.emit(relax.op.reshape(rewriter.plain(x.values), (rows, depth)))
+    lanes = dot.lanes
+    padded = _pad_to(_pad_to(w.values, 0, dot.group), 1, lanes)
+    packed = padded.reshape(-1, dot.group, padded.shape[1] // lanes, lanes).transpose(2, 0, 3, 1)[
+        :, None, None, None
+    ]
+    zero = relax.const(np.array([x.zero], str(x.values.ty.dtype)))
+    total = rewriter.emit_te(
+        functools.partial(integer.dense, dot=dot), source, zero, _const(packed.astype(dot.weight)), columns,
+        name="integer_dense", primfunc_attrs={"op_pattern": _PRODUCT_LIKE},
+    )  # fmt: skip
+
+    def rescale(total: te.Tensor, bias: te.Tensor, factor: te.Tensor) -> te.Tensor:
+        return te.compute(
+            total.shape, lambda m, c: (total[m, c] + bias[c]).astype("float32") * factor[c], name="scaled"
+        )
+
+    bias = _bias(x, w.values.T, dot)
+    factor = (x.scale * scale).astype(np.float32)
+    expr = rewriter.emit_te(rescale, total, _const(bias), _const(factor), name="scale")
+    return expr if _shape(expr) == _shape(call) else rewriter.emit(relax.op.reshape(expr, _shape(call)))

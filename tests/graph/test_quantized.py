@@ -1,0 +1,159 @@
+"""Models quantised with ONNX Runtime's tools: integers all the way, with the values of ONNX Runtime and NumPy."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import tvm
+from onnx import helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from edgetune.graph.lower import lower
+from edgetune.kernels.registry import default_schedule
+from edgetune.model.prepare import prepare
+from edgetune.targets import Target, load_target
+from tests.graph.support import build, model, node, run, weights
+from tests.kernels.test_spaces import check as check_spaces
+
+SHAPE = (1, 3, 20, 18)
+
+
+def network() -> onnx.ModelProto:
+    """First layer, depthwise, pointwise, residual sum, pooling, concatenation, a product."""
+    nodes = [
+        node("Conv", ["x", "w1", "b1"], ["c1"], strides=[2, 2], pads=[1, 1, 1, 1]), node("Relu", ["c1"], ["r1"]),
+        node("Conv", ["r1", "w2", "b2"], ["c2"], group=24, pads=[1, 1, 1, 1]), node("Relu", ["c2"], ["r2"]),
+        node("Conv", ["r2", "w3", "b3"], ["c3"]), node("Add", ["c3", "r1"], ["a3"]), node("Relu", ["a3"], ["r3"]),
+        node("MaxPool", ["r3"], ["p3"], kernel_shape=[3, 3], strides=[2, 2]),
+        node("Conv", ["p3", "w4"], ["c4"], pads=[1, 1, 1, 1]), node("Conv", ["p3", "w5"], ["c5"], group=2),
+        node("Concat", ["c4", "c5"], ["j"], axis=1),
+        node("Conv", ["j", "w6"], ["c6"], dilations=[2, 2], pads=[2, 2, 2, 2]),
+        node("GlobalAveragePool", ["c6"], ["g"]), node("Flatten", ["g"], ["f"]),
+        node("Gemm", ["f", "w7", "b7"], ["y"], transB=1),
+    ]  # fmt: skip
+    shapes = {
+        "w1": (24, 3, 3, 3), "w2": (24, 1, 3, 3), "w3": (24, 24, 1, 1), "w4": (16, 24, 3, 3), "w5": (16, 12, 1, 1),
+        "w6": (20, 32, 3, 3), "w7": (10, 20), "b1": (24,), "b2": (24,), "b3": (24,), "b7": (10,),
+    }  # fmt: skip
+    return model(nodes, {"x": SHAPE}, {name: weights(*shape) for name, shape in shapes.items()})
+
+
+def quantise(made: onnx.ModelProto, folder: Path, form: str, activation: str, weight: str) -> onnx.ModelProto:
+    from onnxruntime import quantization
+
+    class Random(quantization.CalibrationDataReader):
+        def __init__(self) -> None:
+            rng = np.random.default_rng(0)
+            self.batches = iter([{"x": rng.uniform(-1, 1, SHAPE).astype(np.float32)} for _ in range(4)])
+
+        def get_next(self) -> dict | None:
+            return next(self.batches, None)
+
+    source, out = folder / "float.onnx", folder / "quantised.onnx"
+    onnx.save(made, source)
+    kinds = {"u8": quantization.QuantType.QUInt8, "s8": quantization.QuantType.QInt8}
+    quantization.quantize_static(
+        str(source), str(out), Random(), quant_format=quantization.QuantFormat[form], per_channel=weight == "s8",
+        activation_type=kinds[activation], weight_type=kinds[weight],
+        # With weights of 8 bits ONNX Runtime's QLinearConv saturates on processors without dot-product instructions.
+        reduce_range=(form, activation, weight) == ("QOperator", "u8", "s8"),
+    )  # fmt: skip
+    return onnx.load(out)
+
+
+@pytest.mark.parametrize(
+    ("form", "activation", "weight"),
+    [
+        ("QDQ", "u8", "s8"),
+        ("QDQ", "s8", "s8"),
+        ("QDQ", "u8", "u8"),
+        ("QOperator", "u8", "s8"),
+        ("QOperator", "s8", "s8"),
+    ],
+)
+def test_network(form: str, activation: str, weight: str, local_target: Target, tmp_path: Path) -> None:
+    made = quantise(network(), tmp_path, form, activation, weight)
+    prepared, compiled = build(made, local_target)
+    kinds = Counter(task.kind for task in lower(prepared, local_target).tasks)
+    assert kinds["integer"] >= 5
+    assert kinds["window"] == 2
+    assert kinds["contraction"] == 0
+    # The output is quantised too: what is one step off on the way may move it by a step or two.
+    (expected,) = prepared.reference_outputs.values()
+    step = np.diff(np.unique(expected)).min()
+    assert np.abs(run(compiled, prepared.reference_inputs)[0] - expected).max() <= 2.01 * step
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.int8])
+@pytest.mark.parametrize(("shape", "out", "options"), [
+    ((1, 3, 9, 10), 12, {"strides": [2, 1], "pads": [1, 0, 1, 2]}),
+    ((2, 20, 7, 7), 17, {"pads": [1, 1, 1, 1]}),
+    ((1, 32, 6, 6), 32, {"group": 4, "dilations": [2, 2], "pads": [2, 2, 2, 2]}),
+    ((1, 20, 8, 5), 20, {"group": 20, "pads": [1, 1, 1, 1]}),
+    ((1, 64, 5, 5), 40, {"kernel": 1}),
+])  # fmt: skip
+def test_convolution_is_exact(
+    kind: type, shape: tuple, out: int, options: dict, local_target: Target
+) -> None:
+    """QLinearConv bit for bit: extreme weights and inputs, zero points, and halves that are rounded to even."""
+    rng = np.random.default_rng(3)
+    size, limits = options.pop("kernel", 3), np.iinfo(kind)
+    w = rng.choice(
+        np.array([-128, -127, 127, 64, -3, 0], np.int8),
+        (out, shape[1] // options.get("group", 1), size, size),
+    )
+    # Powers of two: sums end in exact halves.
+    constants = {
+        "w": w, "xs": np.float32(0.5), "xz": kind(limits.max // 3),
+        "ws": np.float32(2.0**-5) * np.ones(out, np.float32),
+        "wz": np.zeros(out, np.int8), "ys": np.float32(64), "yz": kind(limits.max // 4),
+        "b": rng.integers(-5000, 5000, out).astype(np.int32),
+    }  # fmt: skip
+    names = ["x", "xs", "xz", "w", "ws", "wz", "ys", "yz", "b"]
+    graph = helper.make_graph(
+        [helper.make_node("QLinearConv", names, ["y"], **options)], "one",
+        [helper.make_tensor_value_info("x", helper.np_dtype_to_tensor_dtype(np.dtype(kind)), shape)],
+        [onnx.ValueInfoProto(name="y")], [numpy_helper.from_array(np.asarray(a), n) for n, a in constants.items()],
+    )  # fmt: skip
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+    _, compiled = build(onnx.shape_inference.infer_shapes(made), local_target)
+    x = rng.integers(limits.min, limits.max + 1, shape).astype(kind)
+    floats = onnx.helper.make_node("Conv", ["x", "w", "b"], ["y"], **options)
+    reference = ReferenceEvaluator(floats)
+    sums = reference.run(None, {
+        "x": x.astype(np.float64) - int(constants["xz"]), "w": w.astype(np.float64),
+        "b": constants["b"].astype(np.float64),
+    })[0]  # fmt: skip
+    steps = np.rint(sums * (0.5 * 2.0**-5 / 64)) + int(constants["yz"])
+    (got,) = run(compiled, {"x": x})
+    np.testing.assert_array_equal(got, np.clip(steps, limits.min, limits.max).astype(kind))
+
+
+def test_spaces(local_target: Target, tmp_path: Path) -> None:
+    made = quantise(network(), tmp_path, "QDQ", "u8", "s8")
+    fits: Counter[bool] = Counter()
+    for task in lower(prepare(made), local_target).tasks:
+        if task.kind == "integer":
+            fits += check_spaces(task, local_target, 1)
+    assert fits[True] > 9 * fits[False]
+
+
+@pytest.mark.parametrize(("name", "instruction"), [
+    ("zen2", "vpmaddwd"), ("skylake-avx512", "vpmaddwd"), ("sapphirerapids", "vpdpbusd"), ("alderlake", "vpdpbusd"),
+    ("raspberry-pi-5", "sdot"),
+])  # fmt: skip
+@pytest.mark.parametrize("activation", ["u8", "s8"])
+def test_instructions(name: str, instruction: str, activation: str, tmp_path: Path) -> None:
+    target = load_target(name)
+    made = quantise(network(), tmp_path, "QDQ", activation, "s8")
+    tasks = [task for task in lower(prepare(made), target).tasks if task.kind == "integer"]
+    assert len(tasks) >= 6
+    for task in tasks[:2]:
+        schedule = default_schedule(tvm.ir.load_json(task.ir), target)
+        code = tvm.tirx.build(schedule.mod, target=target.tvm()).inspect_source("s")
+        assert instruction in code
+        assert "vpmaddubsw" not in code

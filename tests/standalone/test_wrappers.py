@@ -1,0 +1,200 @@
+"""The wrappers for other languages, each with its example, on a bundle."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgetune.standalone.build import build_libraries
+from edgetune.targets import Target
+from tests.standalone.conftest import GNU, HERE, expected, program, run, system_compiler, target_for
+
+ROOT = HERE.parents[1]
+AT_8 = 2 * (1 + 1) + 1
+"""The hand-made program's first output at 8 for ones: (x + 1) + ((x + 1) + x)."""
+
+
+def tool(*names: str) -> list[str]:
+    found = [shutil.which(name) for name in names]
+    if None in found:
+        pytest.skip(f"needs {' and '.join(names)}")
+    return [str(path) for path in found]
+
+
+def damaged(bundle: Path, folder: Path) -> Path:
+    """A copy of a bundle with a changed byte in its weights."""
+    copy = folder / "damaged"
+    shutil.copytree(bundle, copy)
+    data = bytearray((copy / "weights.bin").read_bytes())
+    data[100] ^= 1
+    (copy / "weights.bin").write_bytes(data)
+    return copy
+
+
+def test_java(written: Callable[..., Path], tmp_path: Path) -> None:
+    javac, java = tool("javac", "java")
+    bundle = written()
+    home = Path(javac).resolve().parents[1]
+    sources = ROOT / "wrappers/java"
+    headers = [f"-I{bundle}", f"-I{home}/include", f"-I{home}/include/linux"]
+    strict = ["-std=c99", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
+    glue = [
+        system_compiler(),
+        *strict,
+        *headers,
+        sources / "edgetune_jni.c",
+        "-o",
+        tmp_path / "libedgetune_jni.so",
+    ]
+    run([*glue, "-ldl"])
+    files = [*(sources / "src/org/edgetune").glob("*.java"), sources / "Example.java"]
+    run([javac, "-d", tmp_path, *files])
+    example = [java, "-cp", tmp_path, f"-Djava.library.path={tmp_path}", "-Xcheck:jni", "Example"]
+    lines = run([*example, bundle]).splitlines()
+    assert lines[:2] == ["input x FLOAT32[10, 100]", f"output y {AT_8}.0"]
+    assert len(lines) == 4
+    assert run([*example, damaged(bundle, tmp_path)]) == (
+        "error: the weights of hand made were changed or damaged; copy them again\n"
+    )
+    assert run([*example, tmp_path / "none"]).startswith("error: ")
+
+
+def test_rust(written: Callable[..., Path], tmp_path: Path) -> None:
+    (cargo,) = tool("cargo")
+    bundle = written()
+    manifest = ROOT / "wrappers/rust/Cargo.toml"
+    command = [
+        cargo,
+        "run",
+        "--quiet",
+        "--offline",
+        "--manifest-path",
+        manifest,
+        "--example",
+        "run_model",
+        "--",
+    ]
+    environment = os.environ | {"CARGO_TARGET_DIR": str(tmp_path / "target"), "RUSTFLAGS": "-D warnings"}
+    lines = run([*command, bundle], env=environment).splitlines()
+    assert lines[:2] == ["input x [10, 100]", f"output y {AT_8}"]
+    assert lines[-2:] == [f"thread {AT_8}", "error: y holds values of another type"]
+    assert run([*command, damaged(bundle, tmp_path)], env=environment) == (
+        "error: the weights of hand made were changed or damaged; copy them again\n"
+    )
+    assert "is no standalone model" in run([*command, tmp_path / "none"], env=environment)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that the wheel of edgetune-runtime unpacks to."""
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--no-deps",
+        "--quiet",
+        "--wheel-dir",
+        folder,
+        ROOT / "runtime",
+    ]
+    run(command)
+    (path,) = folder.glob("edgetune_runtime-*-py3-none-any.whl")
+    assert path.stat().st_size < 30_000
+    zipfile.ZipFile(path).extractall(folder / "unpacked")
+    return folder / "unpacked"
+
+
+TINY = """
+import sys, time
+sys.path.insert(0, sys.argv[1])
+import edgetune_runtime
+import numpy as np
+try:
+    model = edgetune_runtime.load(sys.argv[2], threads=2)
+    x = np.load(sys.argv[3])
+    print(model.inputs, float(model.run({"x": x})["y"].sum()))
+    try:
+        model.run({"x": x.astype(np.float64)})
+    except ValueError as error:
+        print(error)
+except edgetune_runtime.BundleError as error:
+    print(error)
+foreign = {"edgetune", "tvm", "tvm_ffi", "pydantic", "onnx"} & set(sys.modules)
+assert not foreign, foreign
+"""
+
+
+def test_the_small_package_for_python(
+    written: Callable[..., Path], wheel: Path, x: np.ndarray, tmp_path: Path
+) -> None:
+    bundle = written()
+    np.save(tmp_path / "x.npy", x.reshape(10, 100))
+
+    def say(path: Path) -> list[str]:
+        return run([sys.executable, "-I", "-c", TINY, wheel, path, tmp_path / "x.npy"]).splitlines()
+
+    lines = say(bundle)
+    assert lines[0].startswith("(Tensor(name='x', dtype='float32', shape=(10, 100)),)")
+    assert float(lines[0].split()[-1]) == pytest.approx(float(expected(x)["y"].sum()))
+    assert lines[1].startswith("input x of hand made is float64[10, 100], it takes float32[10, 100]")
+    for name in ("model.so", "weights.bin", "manifest.json"):
+        whole = (bundle / name).read_bytes()
+        (bundle / name).write_bytes(whole[:100] + bytes([whole[100] ^ 1]) + whole[101:])
+        (line,) = say(bundle)
+        assert name in line
+        assert "damaged" in line
+        (bundle / name).write_bytes(whole)
+    (bundle / "model.so").unlink()
+    assert "cannot be read" in say(bundle)[0]
+    assert "is not a bundle" in say(tmp_path)[0]
+
+
+def test_the_native_part_of_the_android_app(local_target: Target, x: np.ndarray, tmp_path: Path) -> None:
+    """Built for 64-bit ARM by its usual compiler, and run by qemu."""
+    compiler, emulator = tool(f"{GNU['aarch64']}-g++", "qemu-aarch64-static")
+    target = target_for("aarch64", local_target)
+    libraries = build_libraries(program("aarch64", tmp_path), "hand made", target, embed=True)
+    bundle = tmp_path / "bundle"
+    bundle.mkdir()
+    (bundle / "weights.bin").touch()
+    for name, data in {**libraries.headers, "model.so": libraries.shared}.items():
+        (bundle / name).write_bytes(data)
+    main = tmp_path / "main"
+    shutil.copytree(ROOT / "examples/android/app/src/main/cpp", main / "cpp")
+    runpy.run_path(str(ROOT / "examples/android/bring.py"))["bring"](bundle, main)
+    (tmp_path / "main.cpp").write_text(
+        '#include <cstdio>\n#include <vector>\n#include "classifier.hpp"\n'
+        "int main() {\n"
+        '  Classifier classifier("libclassifier.so", 2);\n'
+        "  std::vector<float> image(classifier.values(), 0.5f);\n"
+        '  std::printf("%g\\n", classifier.turned(image.data()));\n'
+        "}\n"
+    )
+    strict = ["-std=c++17", "-Wall", "-Wextra", "-Werror", f"-I{main}/cpp/include", f"-I{main}/cpp"]
+    app = tmp_path / "app"
+    run([compiler, *strict, tmp_path / "main.cpp", main / "cpp/classifier.cpp", "-ldl", "-o", app])
+    libraries_of = f"LD_LIBRARY_PATH={main}/jniLibs/arm64-v8a"
+    said = run([emulator, "-L", f"/usr/{GNU['aarch64']}", "-E", libraries_of, app])
+    # (0.5 + 1/8) + ((0.5 + 1/8) + 0.5), the weight at 1 being 1/8.
+    assert said == "1.75\n"
+    javac = shutil.which("javac")
+    if javac is not None:
+        home = Path(javac).resolve().parents[1]
+        java = [f"-I{home}/include", f"-I{home}/include/linux"]
+        files = [main / "cpp/jni.cpp", main / "cpp/classifier.cpp"]
+        run([compiler, *strict, *java, "-shared", "-fPIC", *files, "-o", tmp_path / "libclassifier_jni.so"])
+        shown = subprocess.run(
+            ["nm", "-D", tmp_path / "libclassifier_jni.so"], capture_output=True, text=True
+        ).stdout
+        assert "Java_org_edgetune_example_Classifier_turned" in shown
