@@ -39,7 +39,8 @@ def render(rows: Sequence[Row], measured_on: dict[str, Any]) -> list[str]:
     names = [name for name in LABELS if any(name in row["sides"] for row in rows)]
     threads = measured_on["threads"]
     head = (
-        f"{measured_on['cpu']}, {threads} thread{'s' if threads > 1 else ''}, {measured_on['type']}, batch 1; medians in ms of "
+        f"{measured_on['cpu']}, {threads} thread{'s' if threads > 1 else ''}, {measured_on['type']}, batch 1; "
+        "medians in ms of "
         f"{measured_on['rounds']} interleaved rounds; ONNX Runtime {measured_on['onnxruntime']}, "
         f"TVM {measured_on['versions']['tvm']}.\n`untuned` is the model with default schedules; trials of an earlier "
         "run count, the seconds are those of the last one."

@@ -166,7 +166,7 @@ class Rewriter:
     def blocked(self, expr: Any, groups: int = 1) -> BlockedValue:
         """The blocked form of an image or a sequence, converted when needed."""
         known = self.blocked_or_none(expr)
-        if known is not None and _same_padding(known, groups, self.lanes):
+        if known is not None and same_padding(known, groups, self.lanes):
             return known
         value = self.block(self.plain(expr), groups)
         if known is None and isinstance(expr, relax.Var):
@@ -229,7 +229,7 @@ class Rewriter:
         return self.plain(value)
 
 
-def _same_padding(value: BlockedValue, groups: int, lanes: int) -> bool:
+def same_padding(value: BlockedValue, groups: int, lanes: int) -> bool:
     """Whether padding within ``groups`` groups gives the form that the value has."""
     if value.groups == groups:
         return True

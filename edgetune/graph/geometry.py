@@ -42,7 +42,8 @@ class Geometry:
 def image_shape(shape: Sequence[int]) -> tuple[int, int, int, int]:
     """Batch, channels, height and width of a shape ``[N, C, H, W]``, or ``[N, C, W]``, which is one row high."""
     batch, channels, *rows, width = (int(d) for d in shape)
-    return batch, channels, *(rows or [1]), width
+    (height,) = rows or (1,)
+    return batch, channels, height, width
 
 
 def pair(values: Any) -> tuple[int, int]:

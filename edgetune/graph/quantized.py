@@ -21,10 +21,11 @@ import numpy as np
 import tvm
 from tvm import relax, te, topi
 
-from edgetune.graph.blocked import BlockedValue, Rewriter, Rule, _same_padding
+from edgetune.graph.blocked import BlockedValue, Rewriter, Rule, same_padding
 from edgetune.graph.geometry import Geometry
+from edgetune.graph.packing import block_channels, const, pad_to, shape_of
 from edgetune.graph.quantized_values import Dequantized, Quantised, Sums, Weights, quantize, rounded, summed
-from edgetune.graph.rules import _block_channels, _const, _operand, _pad_to, _pooled, _shape
+from edgetune.graph.rules import operand, pooled
 from edgetune.kernels import integer, window
 from edgetune.kernels.dots import Dot, best_dot
 
@@ -118,7 +119,7 @@ def _conv2d(rewriter: Rewriter, call: Any) -> BlockedValue | None:
     if x is None or w is None or str(call.attrs.data_layout) != "NCHW":
         return None
     scale, weight = w.by_output(0), w.values
-    _, channels, height, width = _shape(x.values)
+    _, channels, height, width = shape_of(x.values)
     groups = int(call.attrs.groups)
     geometry = Geometry(call.attrs, (height, width), weight.shape[2:])
     if scale is None:
@@ -132,7 +133,7 @@ def _conv2d(rewriter: Rewriter, call: Any) -> BlockedValue | None:
         return None
     plain_input = channels < rewriter.lanes and groups == 1
     source = rewriter.plain(x.values) if plain_input else rewriter.blocked(x.values, groups).expr
-    packed = _const(_pack(weight, groups, rewriter.lanes, plain_input, dot))
+    packed = const(_pack(weight, groups, rewriter.lanes, plain_input, dot))
     total = rewriter.emit_te(
         functools.partial(integer.conv2d, dot=dot), source, zero, packed,
         *geometry.arguments(), groups, plain_input,
@@ -150,9 +151,9 @@ def _bias(x: Quantised, weight: np.ndarray, dot: Dot) -> np.ndarray:
 
 def _pack(weight: np.ndarray, groups: int, lanes: int, plain_input: bool, dot: Dot) -> np.ndarray:
     """``[O, I, KH, KW]`` to ``[O/b, I/b', KH, KW, b'/g, b, g]``: b' is b, or for plain input all channels."""
-    blocked = _block_channels(weight, groups, lanes)
+    blocked = block_channels(weight, groups, lanes)
     inner = -(-weight.shape[1] // dot.group) * dot.group if plain_input else lanes
-    padded = _pad_to(blocked, 2, inner)
+    padded = pad_to(blocked, 2, inner)
     out, _, depth, *kernel = padded.shape
     split = padded.reshape(out, lanes, depth // inner, inner // dot.group, dot.group, *kernel)
     return split.transpose(0, 2, 5, 6, 3, 1, 4).astype(dot.weight)
@@ -166,9 +167,9 @@ def _depthwise(
     if 255 * float(np.abs(weight.astype(np.int64)).sum(axis=(1, 2, 3)).max()) >= _EXACT:
         return None
     value = rewriter.blocked_or_none(x.values) or rewriter.blocked(x.values)
-    packed = _block_channels(weight[:, 0], value.groups, rewriter.lanes).transpose(0, 2, 3, 1)
+    packed = block_channels(weight[:, 0], value.groups, rewriter.lanes).transpose(0, 2, 3, 1)
     total = rewriter.emit_te(
-        integer.depthwise, value.expr, zero, _const(packed.astype(np.float32)), *geometry.arguments(),
+        integer.depthwise, value.expr, zero, const(packed.astype(np.float32)), *geometry.arguments(),
         name="integer_depthwise", primfunc_attrs={"op_pattern": _PRODUCT_LIKE},
     )  # fmt: skip
     outputs = weight.shape[0]
@@ -247,11 +248,11 @@ _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
 def _elementwise(rewriter: Rewriter, call: Any) -> BlockedValue | None:
     """An operator on two tensors that reads the bytes of those that are quantised."""
     sides = [rewriter.blocked_or_none(a) for a in call.args]
-    if not any(isinstance(side, Dequantized) for side in sides) or len(_shape(call)) != 4:
+    if not any(isinstance(side, Dequantized) for side in sides) or len(shape_of(call)) != 4:
         return None
     known = [side for side in sides if side is not None]
     model = max(known, key=lambda v: v.height * v.width)
-    _, channels, height, width = _shape(call)
+    _, channels, height, width = shape_of(call)
     form = BlockedValue(None, channels, height, width, model.groups)
     if (model.channels, model.height, model.width) != (form.channels, form.height, form.width):
         return None
@@ -261,7 +262,7 @@ def _elementwise(rewriter: Rewriter, call: Any) -> BlockedValue | None:
             operands.append(side.values.expr)
             readers.append(side.read)
         else:
-            operands.append(_operand(rewriter, argument, form))
+            operands.append(operand(rewriter, argument, form, rank=4))
             readers.append(lambda values: values)
     if any(operand is None for operand in operands):
         return None
@@ -287,7 +288,7 @@ def _elementwise(rewriter: Rewriter, call: Any) -> BlockedValue | None:
 
 def _same_form(value: BlockedValue, form: BlockedValue, lanes: int) -> bool:
     sizes = (value.height, value.width) in ((form.height, form.width), (1, 1))
-    return sizes and value.channels == form.channels and _same_padding(value, form.groups, lanes)
+    return sizes and value.channels == form.channels and same_padding(value, form.groups, lanes)
 
 
 def _mean(rewriter: Rewriter, call: Any) -> BlockedValue | None:
@@ -318,7 +319,7 @@ def _mean(rewriter: Rewriter, call: Any) -> BlockedValue | None:
 def _max_pool(rewriter: Rewriter, call: Any) -> BlockedValue | None:
     """The maximum of bytes, dequantised after it."""
     x = _quantised(rewriter, call.args[0])
-    value, geometry = _pooled(rewriter, call)
+    value, geometry = pooled(rewriter, call)
     bytes_ = None if x is None else rewriter.blocked_or_none(x.values)
     if x is None or bytes_ is None or value is None or geometry is None:
         return None
@@ -326,8 +327,8 @@ def _max_pool(rewriter: Rewriter, call: Any) -> BlockedValue | None:
     expr = rewriter.emit_te(
         window.max_pool, bytes_.expr, size, geometry.kernel, stride, padding, dilation, name="max_pool2d"
     )
-    pooled = BlockedValue(expr, bytes_.channels, *geometry.output, bytes_.groups)
-    return Dequantized(rewriter, pooled, float(x.scale), x.zero)
+    largest = BlockedValue(expr, bytes_.channels, *geometry.output, bytes_.groups)
+    return Dequantized(rewriter, largest, float(x.scale), x.zero)
 
 
 def _concat(rewriter: Rewriter, call: Any) -> BlockedValue | None:
@@ -362,18 +363,18 @@ def _matmul(rewriter: Rewriter, call: Any) -> Any:
     if x is None or w is None or w.values.ndim != 2 or not _fits(w.values, dot):
         return None
     scale, (depth, columns) = w.by_output(1), w.values.shape
-    if scale is None or len(_shape(x.values)) < 2:
+    if scale is None or len(shape_of(x.values)) < 2:
         return None
-    rows = int(np.prod(_shape(x.values)[:-1]))
+    rows = int(np.prod(shape_of(x.values)[:-1]))
     source = rewriter.emit(relax.op.reshape(rewriter.plain(x.values), (rows, depth)))
     lanes = dot.lanes
-    padded = _pad_to(_pad_to(w.values, 0, dot.group), 1, lanes)
+    padded = pad_to(pad_to(w.values, 0, dot.group), 1, lanes)
     packed = padded.reshape(-1, dot.group, padded.shape[1] // lanes, lanes).transpose(2, 0, 3, 1)[
         :, None, None, None
     ]
     zero = relax.const(np.array([x.zero], str(x.values.ty.dtype)))
     total = rewriter.emit_te(
-        functools.partial(integer.dense, dot=dot), source, zero, _const(packed.astype(dot.weight)), columns,
+        functools.partial(integer.dense, dot=dot), source, zero, const(packed.astype(dot.weight)), columns,
         name="integer_dense", primfunc_attrs={"op_pattern": _PRODUCT_LIKE},
     )  # fmt: skip
 
@@ -384,5 +385,5 @@ def _matmul(rewriter: Rewriter, call: Any) -> Any:
 
     bias = _bias(x, w.values.T, dot)
     factor = (x.scale * scale).astype(np.float32)
-    expr = rewriter.emit_te(rescale, total, _const(bias), _const(factor), name="scale")
-    return expr if _shape(expr) == _shape(call) else rewriter.emit(relax.op.reshape(expr, _shape(call)))
+    expr = rewriter.emit_te(rescale, total, const(bias), const(factor), name="scale")
+    return expr if shape_of(expr) == shape_of(call) else rewriter.emit(relax.op.reshape(expr, shape_of(call)))

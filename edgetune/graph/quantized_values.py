@@ -12,7 +12,7 @@ import tvm
 from tvm import te
 
 from edgetune.graph.blocked import BlockedValue, Rewriter
-from edgetune.graph.rules import _block_channels, _const
+from edgetune.graph.packing import block_channels, const
 
 _INJECTIVE = 2
 """Relax's fusion pattern (``OpPatternKind``) of what is fused with what follows only."""
@@ -80,7 +80,7 @@ class Sums(Deferred):
         """Total, bias and factor as the epilogues take them."""
         bias = self.bias.astype(str(self.total.expr.ty.dtype))
         lanes, groups = self.rewriter.lanes, self.groups
-        packed = [_const(_block_channels(a, groups, lanes)[None, :, None]) for a in (bias, factor)]
+        packed = [const(block_channels(a, groups, lanes)[None, :, None]) for a in (bias, factor)]
         return [self.total.expr, *packed]
 
 

@@ -14,6 +14,7 @@ from tvm import relax, te
 from edgetune.graph import winograd
 from edgetune.graph.blocked import BlockedValue, Rewriter, Rule
 from edgetune.graph.geometry import Geometry, image_shape, pair
+from edgetune.graph.packing import block_channels, const, pack_conv_weight, pad_to, shape_of
 from edgetune.kernels import products, window
 
 
@@ -62,17 +63,13 @@ def _is_float32_image(expr: Any) -> bool:
     )
 
 
-def _shape(expr: Any) -> tuple[int, ...]:
-    return tuple(int(d) for d in expr.ty.shape)
-
-
 def _convolution(rewriter: Rewriter, call: Any) -> BlockedValue | None:
     attrs = call.attrs
     weight = rewriter.constant(call.args[1])
     if weight is None or not _is_float32_image(call.args[0]) or str(attrs.data_layout) not in _LAYOUTS:
         return None
     rank = weight.ndim
-    batch, channels, height, width = image_shape(_shape(call.args[0]))
+    batch, channels, height, width = image_shape(shape_of(call.args[0]))
     weight = weight.reshape(image_shape(weight.shape))
     out_channels, _, kernel_h, kernel_w = weight.shape
     groups = int(attrs.groups)
@@ -85,9 +82,9 @@ def _convolution(rewriter: Rewriter, call: Any) -> BlockedValue | None:
     lanes = rewriter.lanes
     if groups == channels == out_channels and groups > 1:
         value = rewriter.blocked_or_none(call.args[0]) or rewriter.blocked(call.args[0])
-        packed = _block_channels(weight[:, 0], value.groups, lanes).transpose(0, 2, 3, 1)
+        packed = block_channels(weight[:, 0], value.groups, lanes).transpose(0, 2, 3, 1)
         expr = rewriter.emit_te(
-            window.depthwise, value.expr, _const(packed), *geometry.arguments(), name="depthwise_conv2d"
+            window.depthwise, value.expr, const(packed), *geometry.arguments(), name="depthwise_conv2d"
         )
         return BlockedValue(expr, out_channels, *output, value.groups)
     plain_input = channels < lanes and groups == 1
@@ -97,14 +94,14 @@ def _convolution(rewriter: Rewriter, call: Any) -> BlockedValue | None:
         return winograd.convolve(rewriter, rewriter.blocked(call.args[0]), weight, geometry, form)
     if plain_input:
         source = rewriter.plain(call.args[0])
-        if _shape(source)[2:] != geometry.size:
-            source = rewriter.emit(relax.op.reshape(source, (*_shape(source)[:2], *geometry.size)))
+        if shape_of(source)[2:] != geometry.size:
+            source = rewriter.emit(relax.op.reshape(source, (*shape_of(source)[:2], *geometry.size)))
     else:
         source = rewriter.blocked(call.args[0], groups).expr
     expr = rewriter.emit_te(
         products.conv2d,
         source,
-        _const(_pack_conv_weight(weight, groups, lanes, plain_input)),
+        const(pack_conv_weight(weight, groups, lanes, plain_input)),
         *geometry.arguments(),
         groups,
         plain_input,
@@ -125,7 +122,7 @@ def _conv2d_transpose(rewriter: Rewriter, call: Any) -> Any:
         or str(attrs.data_layout) != "NCHW"
     ):
         return None
-    _, channels, height, width = _shape(call.args[0])
+    _, channels, height, width = shape_of(call.args[0])
     _, out_channels, kernel_h, kernel_w = weight.shape
     stride = pair(attrs.strides)
     if stride != (kernel_h, kernel_w) or pair(attrs.dilation) != (1, 1):
@@ -136,14 +133,14 @@ def _conv2d_transpose(rewriter: Rewriter, call: Any) -> Any:
     phases = kernel_h * kernel_w
     # Output channels in the order (row and column in the window, channel), each phase in whole blocks.
     by_phase = weight.transpose(2, 3, 1, 0).reshape(phases * out_channels, channels, 1, 1)
-    packed = _pack_conv_weight(by_phase, 1, lanes, False, out_groups=phases)
+    packed = pack_conv_weight(by_phase, 1, lanes, False, out_groups=phases)
     value = rewriter.blocked(call.args[0])
     blocks = -(-out_channels // lanes)
     geometry = (height, width), (1, 1), (0, 0, 0, 0), (1, 1)
     product = rewriter.emit_te(
         products.conv2d,
         value.expr,
-        _const(packed),
+        const(packed),
         *geometry,
         1,
         False,
@@ -164,29 +161,8 @@ def _conv2d_transpose(rewriter: Rewriter, call: Any) -> Any:
     return BlockedValue(expr, out_channels, out_h, out_w)
 
 
-def _pack_conv_weight(
-    weight: np.ndarray, groups: int, lanes: int, plain_input: bool, out_groups: int | None = None
-) -> np.ndarray:
-    """``[O, I, KH, KW]`` to ``[O/b, I/b, KH, KW, b, b]``, or ``[O/b, I, KH, KW, 1, b]`` for plain input.
-
-    Output channels are padded to whole blocks within each of ``out_groups`` (default ``groups``).
-    """
-    blocked = _block_channels(weight, out_groups or groups, lanes)
-    if plain_input:
-        return blocked.transpose(0, 2, 3, 4, 1)[:, :, :, :, None, :]
-    padded = _pad_to(blocked, 2, lanes)
-    out, _, inner, kernel_h, kernel_w = padded.shape
-    return padded.reshape(out, lanes, inner // lanes, lanes, kernel_h, kernel_w).transpose(0, 2, 4, 5, 3, 1)
-
-
-def _block_channels(array: np.ndarray, groups: int, lanes: int) -> np.ndarray:
-    """``[C, ...]`` to ``[blocks, b, ...]``, padded with zeros to whole blocks within each group."""
-    grouped = _pad_to(array.reshape(groups, -1, *array.shape[1:]), 1, lanes)
-    return grouped.reshape(-1, lanes, *array.shape[1:])
-
-
 def _max_pool(rewriter: Rewriter, call: Any) -> BlockedValue | None:
-    value, geometry = _pooled(rewriter, call)
+    value, geometry = pooled(rewriter, call)
     if value is None or geometry is None:
         return None
     size, stride, padding, dilation = geometry.arguments()
@@ -197,7 +173,7 @@ def _max_pool(rewriter: Rewriter, call: Any) -> BlockedValue | None:
 
 
 def _avg_pool(rewriter: Rewriter, call: Any) -> BlockedValue | None:
-    value, geometry = _pooled(rewriter, call)
+    value, geometry = pooled(rewriter, call)
     if value is None or geometry is None:
         return None
     size, stride, padding, dilation = geometry.arguments()
@@ -215,7 +191,7 @@ def _avg_pool(rewriter: Rewriter, call: Any) -> BlockedValue | None:
     return BlockedValue(expr, value.channels, *geometry.output, value.groups)
 
 
-def _pooled(rewriter: Rewriter, call: Any) -> tuple[BlockedValue | None, Geometry | None]:
+def pooled(rewriter: Rewriter, call: Any) -> tuple[BlockedValue | None, Geometry | None]:
     """Blocked input and geometry of a pooling over an input that is blocked already."""
     value = rewriter.blocked_or_none(call.args[0])
     if value is None or str(call.attrs.layout) not in _LAYOUTS or call.attrs.ceil_mode:
@@ -223,7 +199,7 @@ def _pooled(rewriter: Rewriter, call: Any) -> tuple[BlockedValue | None, Geometr
     rank = len(call.ty.shape)
     kernel = pair(call.attrs.pool_size) if rank == 4 else (1, int(call.attrs.pool_size[0]))
     geometry = Geometry(call.attrs, (value.height, value.width), kernel, rank)
-    if geometry.output != image_shape(_shape(call))[2:]:
+    if geometry.output != image_shape(shape_of(call))[2:]:
         return None, None
     return value, geometry
 
@@ -231,7 +207,7 @@ def _pooled(rewriter: Rewriter, call: Any) -> tuple[BlockedValue | None, Geometr
 def _mean(rewriter: Rewriter, call: Any) -> BlockedValue | None:
     """Global average pooling."""
     value = rewriter.blocked_or_none(call.args[0])
-    rank = len(_shape(call.args[0]))
+    rank = len(shape_of(call.args[0]))
     axes = [int(a) % rank for a in call.attrs.axis] if call.attrs.axis is not None else []
     if value is None or sorted(axes) != list(range(2, rank)) or not call.attrs.keepdims:
         return None
@@ -257,7 +233,7 @@ def _resize(rewriter: Rewriter, call: Any) -> BlockedValue | None:
     value = rewriter.blocked_or_none(call.args[0])
     if value is None or str(call.attrs.layout) != "NCHW" or str(call.attrs.method) != "nearest_neighbor":
         return None
-    _, _, height, width = _shape(call)
+    _, _, height, width = shape_of(call)
     if height % value.height or width % value.width:
         return None
     if (
@@ -298,7 +274,7 @@ def _divide(rewriter: Rewriter, call: Any) -> Any:
         and divisor.dtype == np.float32
         and np.all(np.isfinite(1 / divisor.astype(np.float64)))
     ):
-        reciprocal = _const((1 / divisor.astype(np.float64)).astype(np.float32))
+        reciprocal = const((1 / divisor.astype(np.float64)).astype(np.float32))
         product = relax.op.multiply(call.args[0], reciprocal)
         blocked = _binary(rewriter, _Typed(product, call.ty))
         return (
@@ -325,22 +301,22 @@ class _Typed:
 def _binary(rewriter: Rewriter, call: Any) -> BlockedValue | None:
     sides = [rewriter.blocked_or_none(a) for a in call.args]
     known = [v for v in sides if v is not None]
-    rank = len(_shape(call))
-    if not known or any(rewriter.constant(a) is None and len(_shape(a)) != rank for a in call.args):
+    rank = len(shape_of(call))
+    if not known or any(rewriter.constant(a) is None and len(shape_of(a)) != rank for a in call.args):
         return None
-    _, channels, height, width = image_shape(_shape(call))
+    _, channels, height, width = image_shape(shape_of(call))
     # Where both sides are blocked but padded differently, the larger one keeps its form.
     model = max(known, key=lambda v: v.height * v.width)
     form = BlockedValue(None, channels, height, width, model.groups)
     if model.channels != channels or (form.padded(rewriter.lanes) and call.op.name not in _FINITE_BINARY):
         return None
-    operands = [_operand(rewriter, argument, form, rank) for argument in call.args]
+    operands = [operand(rewriter, argument, form, rank) for argument in call.args]
     if any(operand is None for operand in operands):
         return None
     return form.like(rewriter.emit(tvm.ir.Call(call.op, operands, call.attrs, call.ty_args)))
 
 
-def _operand(rewriter: Rewriter, argument: Any, form: BlockedValue, rank: int) -> Any:
+def operand(rewriter: Rewriter, argument: Any, form: BlockedValue, rank: int) -> Any:
     """One side of a binary operator in a given form, broadcast included; None where it has no blocked form.
 
     ``rank`` is that of the result.
@@ -350,12 +326,12 @@ def _operand(rewriter: Rewriter, argument: Any, form: BlockedValue, rank: int) -
         if constant.size == 1:
             return relax.const(constant.reshape(()), str(constant.dtype))
         if (1,) * (rank - constant.ndim) + constant.shape == (1, form.channels, 1, 1)[:rank]:
-            packed = _block_channels(constant.reshape(-1), form.groups, rewriter.lanes)
-            return _const(packed[None, :, None, :])
+            packed = block_channels(constant.reshape(-1), form.groups, rewriter.lanes)
+            return const(packed[None, :, None, :])
         return None
     if not _is_float32_image(argument):
         return None
-    _, channels, height, width = image_shape(_shape(argument))
+    _, channels, height, width = image_shape(shape_of(argument))
     if channels != form.channels or (height, width) not in ((form.height, form.width), (1, 1)):
         return None
     return rewriter.blocked(argument, form.groups).expr
@@ -375,27 +351,16 @@ def _matmul(rewriter: Rewriter, call: Any) -> Any:
     if not isinstance(left.ty, relax.TensorType) or str(left.ty.dtype) != "float32" or len(left.ty.shape) < 2:
         return None
     depth, columns = weight.shape[-2:]
-    shape = _shape(left)
+    shape = shape_of(left)
     lanes = rewriter.lanes
-    packed = _pad_to(weight.reshape(depth, columns), 1, lanes).reshape(depth, -1, lanes).transpose(1, 0, 2)
+    packed = pad_to(weight.reshape(depth, columns), 1, lanes).reshape(depth, -1, lanes).transpose(1, 0, 2)
     packed = packed[:, None, None, None]
     source = rewriter.plain(left)
     rows = int(np.prod(shape[:-1]))
     flat = rows != shape[-2]
     if flat:
         source = rewriter.emit(relax.op.reshape(source, (rows, depth)))
-    expr = rewriter.emit_te(products.dense, source, _const(packed), columns, name="dense")
-    if tuple(_shape(expr)) != _shape(call):
-        expr = rewriter.emit(relax.op.reshape(expr, _shape(call)))
+    expr = rewriter.emit_te(products.dense, source, const(packed), columns, name="dense")
+    if tuple(shape_of(expr)) != shape_of(call):
+        expr = rewriter.emit(relax.op.reshape(expr, shape_of(call)))
     return expr
-
-
-def _pad_to(array: np.ndarray, axis: int, multiple: int) -> np.ndarray:
-    """Zeros appended along an axis up to a multiple."""
-    missing = -array.shape[axis] % multiple
-    return np.pad(array, [(0, missing if a == axis else 0) for a in range(array.ndim)]) if missing else array
-
-
-def _const(array: np.ndarray) -> Any:
-    # np.ascontiguousarray would give a scalar one dimension.
-    return relax.const(np.asarray(array, order="C"), str(array.dtype))

@@ -1,4 +1,4 @@
-"""Convolutions with small windows by Winograd's minimal filtering, where that costs less than computing them directly."""
+"""Convolutions with small windows by Winograd's minimal filtering, where that costs less than the direct form."""
 
 from __future__ import annotations
 

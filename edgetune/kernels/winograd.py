@@ -1,10 +1,10 @@
 """Winograd's minimal filtering for small convolutions of stride 1: its two transforms.
 
 F(m, r) computes m neighbouring outputs of a window of r from ``a = m + r - 1`` inputs with ``a`` multiplications where
-the direct form needs ``m r``: y = A^T [(G g) * (B^T d)]. Applied along rows and columns of an image it is Y = A^T [(G g G^T)
-* (B^T d B)] A, summed over input channels in the transformed domain, where the sum is a matrix product for each of
-the positions (``products.batched``). Winograd, "Arithmetic Complexity of Computations", SIAM 1980; for convolutional
-networks Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", CVPR 2016.
+the direct form needs ``m r``: y = A^T [(G g) * (B^T d)]. Along rows and columns of an image it is
+Y = A^T [(G g G^T) * (B^T d B)] A, summed over input channels in the transformed domain, where the sum is a matrix
+product for each of the positions (``products.batched``). Winograd, "Arithmetic Complexity of Computations", SIAM
+1980; for convolutional networks Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", CVPR 2016.
 
 Tiles are counted through batch, rows and columns (``p``), and stored in groups of ``g``, which the product's
 register tile is made of: ``[P/g, positions, C/b, g, b]``. All that one step of the product reads lies together then.
@@ -95,7 +95,10 @@ def matrices(m: int, r: int) -> tuple[Matrix, Matrix, Matrix]:
     """
     points = _POINTS[: m + r - 2]
     a_t = [[x**i for x in points] + [Fraction(i == m - 1)] for i in range(m)]
-    g = [[x**k / math.prod((x - y for y in points if y != x), start=Fraction(1)) for k in range(r)] for x in points]
+    g = [
+        [x**k / math.prod((x - y for y in points if y != x), start=Fraction(1)) for k in range(r)]
+        for x in points
+    ]
     g.append([Fraction(k == r - 1) for k in range(r)])
     b_t = [_polynomial([y for y in points if y != x]) + [Fraction(0)] for x in points] + [_polynomial(points)]
     a_rows, b_rows, g_rows = (tuple(tuple(float(v) for v in row) for row in rows) for rows in (a_t, b_t, g))
@@ -212,9 +215,7 @@ def output_transform(
     return te.compute((batch, blocks, out_h * out_w, lanes), flat, name="flatten")
 
 
-def _row_of(
-    matrix: Matrix, row: te.PrimExpr, value: Callable[[int], te.PrimExpr]
-) -> te.PrimExpr:
+def _row_of(matrix: Matrix, row: te.PrimExpr, value: Callable[[int], te.PrimExpr]) -> te.PrimExpr:
     """Row ``row`` of a constant matrix times a vector; ``row`` becomes a constant when its loop is unrolled."""
     *others, result = [_product(coefficients, value) for coefficients in matrix]
     for index, product in reversed(list(enumerate(others))):

@@ -17,7 +17,15 @@ from edgetune.targets import Target
 from tests.graph.cases import FAMILIES
 from tests.graph.support import mismatches, run
 
-EXAMPLES = {"conv": 12, "network": 12, "sequences": 8, "elementwise": 10, "conv_transpose": 8, "product": 8, "pool": 8}
+EXAMPLES = {
+    "conv": 12,
+    "network": 12,
+    "sequences": 8,
+    "elementwise": 10,
+    "conv_transpose": 8,
+    "product": 8,
+    "pool": 8,
+}
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -18,12 +18,17 @@ from edgetune.targets import Target, load_target
 from tests.graph.support import build, check, model, node, run, weights
 from tests.kernels.test_spaces import check as check_spaces
 
-WINDOWS = ((3, 3), (5, 5), (1, 5), (3, 1), (5, 3))
-FORMS = pytest.mark.parametrize("form", [f for window in WINDOWS for f in kernels.forms(window)], ids=str)
+FORMS = pytest.mark.parametrize(
+    "form", [kernels.forms(window)[-1] for window in ((5, 5), (1, 5), (3, 1))], ids=str
+)
 
 
 def conv(
-    shape: tuple[int, ...], out: int, pads: list[int], residual: bool = False, window: tuple[int, ...] = (3, 3)
+    shape: tuple[int, ...],
+    out: int,
+    pads: list[int],
+    residual: bool = False,
+    window: tuple[int, ...] = (3, 3),
 ) -> onnx.ModelProto:
     w = weights(out, shape[1], *window, scale=(np.prod(window) * shape[1]) ** -0.5)
     nodes = [node("Relu", ["x"], ["r"]), node("Conv", ["r", "w", "b"], ["c"], pads=pads)]
@@ -103,7 +108,7 @@ def test_every_schedule(form: kernels.Form, local_target: Target, monkeypatch: p
             assert check_spaces(task, local_target, 2)[False] == 0
 
 
-@FORMS
+@pytest.mark.parametrize("form", [kernels.forms(w)[-1] for w in ((3, 3), (5, 5), (1, 5))], ids=str)
 def test_accuracy(form: kernels.Form, local_target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bound that the documentation states, for many channels, against float64."""
     monkeypatch.setattr(winograd, "best_form", lambda *_: form)
