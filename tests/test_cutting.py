@@ -16,6 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.parser import parse_model
 
 import edgetune
+from edgetune.model.session import Session
 
 SHAPE = ["--shape", "image:1x3x32x32"]
 
@@ -159,3 +160,32 @@ def test_the_advice_can_be_followed(
     assert again.rest == rest
     onnx.checker.check_model(onnx.load(rest))
     assert any("the rest of the model" in note for note in again.notes)
+
+
+def test_the_rest_takes_every_size_that_the_bundle_serves(tmp_path: Path) -> None:
+    """Sizes of their own kernels, and those in between, which are padded; the first part's rows stay apart."""
+    model = parse_model(
+        """<ir_version: 8, opset_import: ["": 17]>
+        detector (float[n, 8] x, float[limit] threshold) => (int64[d, c] kept, float[n, 4] scores)
+        <float[8, 4] w = {0.5, -1, 2, 0.25, 1, 1, -0.5, 3, 2, 0, 1, -1, 0.5, 0.75, -2, 1,
+                          -1, 0.5, 1, 2, 0.25, -0.25, 1, 0, 1, -1, 2, 0.5, 0, 1, 0.5, -0.5}> {
+            y = MatMul(x, w)
+            scores = Sigmoid(y)
+            good = Greater(scores, threshold)
+            kept = NonZero(good)
+        }"""
+    )
+    rest = tmp_path / "rest.onnx"
+    shapes = {"x": ("1..4", 8), "threshold": (1,)}
+    made = edgetune.compile(model, shapes=shapes, cut=["scores"], save_rest=rest, out=tmp_path / "b")
+    loaded, after = edgetune.load(made.bundle), Session(onnx.load(rest))
+    rng = np.random.default_rng(0)
+    for rows in (1, 2, 3, 4):
+        x, threshold = rng.standard_normal((rows, 8)).astype(np.float32), np.array([0.5], np.float32)
+        expected = Session(model).run({"x": x, "threshold": threshold})
+        scores = loaded.run({"x": x})
+        np.testing.assert_allclose(scores["scores"], expected["scores"], 1e-5, 1e-6)
+        kept = after.run({**scores, "threshold": threshold})["kept"]
+        np.testing.assert_array_equal(kept, expected["kept"])
+    with pytest.raises(edgetune.EdgetuneError, match=r"1\.\.4"):
+        loaded.run({"x": np.zeros((5, 8), np.float32)})
