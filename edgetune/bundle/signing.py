@@ -110,7 +110,7 @@ def verify(bundle: Path, key: str | Path) -> Signed:
         raise BundleError(f"{bundle} is not signed; sign it with 'edgetune bundle sign', or leave out --key")
     lines = found.read().decode("utf-8", "replace").splitlines()
     try:
-        data, seal = base64.b64decode(lines[1], validate=True), base64.b64decode(lines[3], validate=True)
+        data, seal = _decoded(lines[1]), _decoded(lines[3])
         whole = len(data) == 74 and data[:2] in (_SIGNS, _SIGNS_HASH) and lines[2].startswith(_TRUSTED)
     except (IndexError, binascii.Error, ValueError):
         whole = False
@@ -140,6 +140,14 @@ def _good(public: Ed25519PublicKey, signature: bytes, message: bytes) -> bool:
     except InvalidSignature:
         return False
     return True
+
+
+def _decoded(line: str) -> bytes:
+    """The bytes of a line in base64. Its last letter has bits that mean nothing: they are zero, or it is refused."""
+    data = base64.b64decode(line, validate=True)
+    if base64.b64encode(data).decode() != line:
+        raise ValueError("not in its only form")
+    return data
 
 
 def _read_public(key: str | Path) -> tuple[bytes, Ed25519PublicKey]:

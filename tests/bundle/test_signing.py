@@ -77,6 +77,21 @@ def test_every_changed_byte_of_manifest_and_signature_is_noticed(bundle, keys):
     verify(bundle, public)
 
 
+def test_a_signature_has_one_form(bundle, keys):
+    secret, public = keys
+    sign(bundle, secret)
+    whole = (bundle / SIGNATURE).read_text()
+    letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+    for line in (1, 3):
+        lines = whole.splitlines(keepends=True)
+        body = lines[line].rstrip("=\n")
+        # The same bytes: only bits that base64's last letter has to spare are changed.
+        lines[line] = body[:-1] + letters[letters.index(body[-1]) ^ 1] + lines[line][len(body) :]
+        (bundle / SIGNATURE).write_text("".join(lines))
+        with pytest.raises(BundleError, match="is damaged"):
+            verify(bundle, public)
+
+
 def test_keys_and_signatures_of_others(bundle, keys, tmp_path):
     secret, public = keys
     sign(bundle, secret)
