@@ -48,14 +48,7 @@ class UnsupportedModelError(ModelError):
 
 
 class NotStandaloneError(UnsupportedModelError):
-    """The model can be compiled, but not as a standalone library; ``reason`` says why."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(
-            f"the model cannot be a standalone library: {reason}; compile it for TVM's virtual machine: without "
-            "--standalone, and with its weights in a file"
-        )
-        self.reason = reason
+    """The model can be compiled, but not as a standalone library; the message says why."""
 
 
 class TargetError(EdgetuneError):

@@ -24,7 +24,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -35,10 +35,10 @@ from edgetune.benchmarking.rounds import benchmark
 from edgetune.bundle.assemble import Check, WrittenBundle, check_output, write_bundle
 from edgetune.choices import choose
 from edgetune.devices.transport import Device
-from edgetune.errors import EdgetuneError, NotStandaloneError
-from edgetune.graph.compile import applies, compile_model
+from edgetune.errors import EdgetuneError
+from edgetune.graph.compile import applies
+from edgetune.graph.library import compile_library
 from edgetune.graph.lower import Lowered, lower
-from edgetune.graph.sequence import compile_program
 from edgetune.kernels.registry import design_spaces
 from edgetune.logs import LayeredLogs, open_logs
 from edgetune.model import cutting
@@ -48,7 +48,6 @@ from edgetune.model.variants import served
 from edgetune.placement import chosen_target, place, runs_here
 from edgetune.records import Choice, CompiledModel, PreparedModel, Source
 from edgetune.results import CompileResult, KernelResult, Latency, TaskResult, TuneResult
-from edgetune.standalone.build import build_standalone
 from edgetune.targets import Target
 from edgetune.tuning.loop import tune_tasks
 from edgetune.tuning.options import Budget, TuningOptions
@@ -315,19 +314,10 @@ def _compile(job: Job, choices: Sequence[Choice], watcher: Watcher) -> WrittenBu
 
 
 def _library(job: Job, choices: Sequence[Choice]) -> CompiledModel:
-    """The model compiled with these schedules: as a standalone library, else for TVM's virtual machine."""
     request, name = job.request, job.prepared.name
-    reason = ""
-    if request.standalone is not False:
-        try:
-            program = compile_program(job.lowered, choices, job.target, name)
-            return build_standalone(program, name, job.target, embed=request.embed_weights)
-        except NotStandaloneError as error:
-            if request.standalone or request.embed_weights:
-                raise
-            reason = error.reason
-    compiled = compile_model(job.lowered, choices, job.target)
-    return replace(compiled, needs_vm=reason)
+    return compile_library(
+        job.lowered, choices, job.target, name, standalone=request.standalone, embed=request.embed_weights
+    )
 
 
 def _benchmark(

@@ -22,7 +22,7 @@ COMMANDS: dict[str, str] = {
     "compile": "Compile a model from the tuning logs alone: no device, no trials.",
     "run": "Run a bundle once and describe its outputs.",
     "compare": "Compare a bundle's outputs with ONNX Runtime's.",
-    "benchmark": "Time a bundle, and ONNX Runtime beside it.",
+    "benchmark": "Time a bundle, and ONNX Runtime or others beside it.",
     "profile": "Show where a bundle spends its time, kernel by kernel.",
     "bundle": "Sign, verify and merge bundles.",
     "targets": "List, show and detect targets: what kernels are compiled for.",
