@@ -91,7 +91,8 @@ def _convolution(rewriter: Rewriter, call: Any) -> BlockedValue | None:
     shape = (batch, channels, out_channels)
     form = None if plain_input else winograd.best_form(rewriter.target, shape, geometry, groups)
     if form is not None:
-        return winograd.convolve(rewriter, rewriter.blocked(call.args[0]), weight, geometry, form)
+        expr = winograd.convolve(rewriter, rewriter.blocked(call.args[0]), weight, geometry, form)
+        return BlockedValue(expr, out_channels, *output)
     if plain_input:
         source = rewriter.plain(call.args[0])
         if shape_of(source)[2:] != geometry.size:

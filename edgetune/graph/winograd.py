@@ -70,8 +70,12 @@ def best_form(
 
 def convolve(
     rewriter: Rewriter, value: BlockedValue, weight: np.ndarray, geometry: Geometry, form: winograd.Form
-) -> BlockedValue:
-    """Emit the convolution of a blocked value with ``weight [O, I, r, r']`` in a form for its window."""
+) -> Any:
+    """Emit the convolution of a blocked value with ``weight [O, I, r, r']`` in a form for its window.
+
+    Returns:
+        What it is bound to: ``[N, O/b, OH*OW, b]``.
+    """
     lanes = rewriter.lanes
     out_channels = weight.shape[0]
     batch = int(value.expr.ty.shape[0])
@@ -89,11 +93,10 @@ def convolve(
         products.batched, transformed, relax.const(packed, "float32"), group,
         name="winograd_product", primfunc_attrs={"op_pattern": _OPAQUE},
     )  # fmt: skip
-    expr = rewriter.emit_te(
+    return rewriter.emit_te(
         lambda x: winograd.output_transform(x, batch, *where, form), product,
         name="winograd_output", primfunc_attrs={"op_pattern": _PRODUCT_LIKE},
     )  # fmt: skip
-    return BlockedValue(expr, out_channels, *geometry.output)
 
 
 def _pack(weight: np.ndarray, lanes: int) -> np.ndarray:

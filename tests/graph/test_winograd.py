@@ -92,9 +92,13 @@ def test_windows(form: kernels.Form, local_target: Target, monkeypatch: pytest.M
 
 
 @pytest.mark.usefixtures("no_fallback")
-def test_sequences(local_target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("shape", "window"), [((1, 16, 50), (5,)), ((1, 16, 50, 1), (5, 1))], ids=str)
+def test_sequences(
+    shape: tuple[int, ...], window: tuple[int, ...], local_target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A column of an image is computed as a row, and stays a column."""
     monkeypatch.setattr(winograd, "best_form", lambda *_: kernels.forms((1, 5))[-1])
-    check(conv((1, 16, 50), 24, [0, 0], window=(5,)), local_target)
+    check(conv(shape, 24, [0] * 2 * len(window), window=window), local_target)
 
 
 @THREE
