@@ -44,7 +44,11 @@ _LIBC = (
     "libstdc++.so.6",
     "libgcc_s.so.1",
 )
-_REQUIRED = {"apache-tvm": ("libtvm_runtime.so",), "apache-tvm-ffi": ("libtvm_ffi.so",)}
+_REQUIRED = {
+    # The second holds the sorting that TopK calls.
+    "apache-tvm": ("libtvm_runtime.so", "libtvm_runtime_extra.so"),
+    "apache-tvm-ffi": ("libtvm_ffi.so",),
+}
 _OPTIONAL = ("libtvm_runtime_cuda.so",)
 GLIBC = "2.28"
 """The oldest glibc that the wheels' libraries run with; the runner is compiled for it too."""
@@ -232,7 +236,8 @@ def _ffi_include() -> Path:
 
 def _unpacked(package: str, arch: str) -> Path:
     """The folder of a package's libraries for another architecture, fetched by pip when first needed."""
-    folder = _cache() / f"{package}-{PINS[package]}-{arch}"
+    # Named by what is taken out of the wheel, too: an older edgetune took less.
+    folder = _cache() / f"{package}-{PINS[package]}-{arch}-{len(_REQUIRED[package])}"
     if folder.is_dir():
         return folder
     with filling(folder) as made, tempfile.TemporaryDirectory(prefix="edgetune-") as work:
