@@ -20,7 +20,8 @@
  * `adb forward` and `ssh -L`. A client must know the key in FILE before anything else is done for it. Each gets
  * a process that goes on as above, without the lines.
  *
- * Written against tvm-ffi's stable C interface, and loaded late, so that it is compiled without TVM's
+ * With -DEDGETUNE_OWN_RPC, server.c serves the session, for devices that TVM's libraries do not exist for. Else it is
+ * written against tvm-ffi's stable C interface, and loaded late, so that it is compiled without TVM's
  * libraries: by any C compiler for the device.
  */
 #define _GNU_SOURCE
@@ -44,7 +45,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#ifndef EDGETUNE_OWN_RPC
 #include <tvm/ffi/c_api.h>
+#endif
 
 enum { PROTOCOL = 1, BUFFER_BYTES = 1 << 16 };
 /* Of TVM's RPC (src/runtime/rpc/rpc_endpoint.h), and how many seconds a client may take to say its key. */
@@ -72,6 +75,9 @@ static double now_s(void) {
   return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
 }
 
+#ifdef EDGETUNE_OWN_RPC
+int edgetune_serve_rpc(int socket, const char* folder, int threads); /* server.c */
+#else
 /* ---- TVM ---------------------------------------------------------------------------------------- */
 
 static int (*ffi_get_global)(const TVMFFIByteArray*, TVMFFIObjectHandle*);
@@ -215,6 +221,8 @@ static int peak_memory_bytes(void* self, const TVMFFIAny* args, int32_t count, T
   return 0;
 }
 
+#endif
+
 static void serve_child(int connection, const char* folder) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   struct rlimit none = {0, 0};
@@ -224,6 +232,10 @@ static void serve_child(int connection, const char* folder) {
   dup2(STDERR_FILENO, STDOUT_FILENO);
   close(STDIN_FILENO);
   if (chdir(session_folder) != 0) die(4, "cannot enter", session_folder);
+#ifdef EDGETUNE_OWN_RPC
+  (void)folder;
+  _exit(edgetune_serve_rpc(connection, session_folder, atoi(getenv("TVM_NUM_THREADS"))));
+#else
   load_tvm(folder);
   register_function("tvm.rpc.server.workpath", workpath);
   register_function("tvm.rpc.server.load_module", load_module);
@@ -234,6 +246,7 @@ static void serve_child(int connection, const char* folder) {
   argument.type_index = kTVMFFIInt;
   argument.v_int64 = connection;
   _exit(ffi_call(global_function("rpc.ServerLoop"), &argument, 1, &result) == 0 ? 0 : 5);
+#endif
 }
 
 /* ---- the session's folder and the device's lock -------------------------------------------------- */
@@ -576,9 +589,11 @@ int main(int count, char** values) {
     return strcmp(command, "serve") == 0 ? serve(count, values) : listen_for_clients(count, values);
   }
   if (strcmp(command, "version") == 0) {
+#ifndef EDGETUNE_OWN_RPC
     char folder[PATH_MAX];
     own_folder(values[0], folder);
     load_tvm(folder);
+#endif
     printf("edgetune-runner %d\n", PROTOCOL);
     return 0;
   }
