@@ -126,7 +126,10 @@ def missing_libc(arch: str) -> str:
     """Say how to get a C library for an architecture."""
     names = ("libc6", "libgcc-s1") if arch in WITHOUT_TVM else ("libc6", "libstdc++6")
     packages = " ".join(f"{package}-{_DEBIAN[arch]}-cross" for package in names)
-    return f"the device has no glibc {GLIBC} or newer, and this machine has none for {arch} to send along; run 'apt-get install {packages}' here (on Debian and Ubuntu), then try again"
+    return (
+        f"the device has no glibc {GLIBC} or newer, and this machine has none for {arch} to send along; run "
+        f"'apt-get install {packages}' here (on Debian and Ubuntu), then try again"
+    )
 
 
 def find_libc(arch: str) -> dict[str, Path]:

@@ -45,13 +45,13 @@ def board(request, monkeypatch, sshd, run_cli):
     code, out, err = run_cli("devices", "add", "board", sshd.url, *sshd.options, "--json")
     assert code == 0, err
     assert json.loads(out)["arch"] == arch
-    yield target, sshd
+    yield target
     assert run_cli("devices", "remove", "board")[0] == 0
     assert runners(sshd) == []
 
 
 def test_tuned_compared_timed_and_run(board, run_cli, conv_file, tmp_path):
-    target, sshd = board
+    target = board
     bundle = str(tmp_path / "bundle")
     options = [
         "--target",
