@@ -1,10 +1,11 @@
 /* The native runner: one RPC session of TVM on a device, over standard input and output.
  *
  *     runner serve --threads N --home DIR --owner TOKEN [--wait S] [--idle S] [--limit S]
+ *     runner listen --threads N --home DIR --key-file FILE [--wait S] [--idle S] [--limit S]
  *     runner version
  *
  * It needs nothing of the device but a kernel: TVM's runtime libraries lie beside it, and where the
- * folder brings a loader and a C library along, those are used in place of the device's. It listens on
+ * folder brings a loader and a C library along, those are used in place of the device's. `serve` listens on
  * nothing. The other end of its standard streams, an SSH channel or an adb connection, is the session:
  *
  *  1. It takes the device's lock, DIR/lock, so that sessions of different users wait in turn; while it waits
@@ -15,7 +16,12 @@
  *  3. It ends, and kills the child, when the input ends, when the child ends (a kernel that crashed),
  *     when nothing moved for --idle seconds, or after --limit seconds; the session's folder is removed.
  *
- * Written against tvm-ffi's stable C interface, and loaded late, so that it is compiled without TVM's
+ * `listen` waits for TVM's own RPC clients on the socket DIR/socket, in a folder that nobody else may enter: for
+ * `adb forward` and `ssh -L`. A client must know the key in FILE before anything else is done for it. Each gets
+ * a process that goes on as above, without the lines.
+ *
+ * With -DEDGETUNE_OWN_RPC, server.c serves the session, for devices that TVM's libraries do not exist for. Else it is
+ * written against tvm-ffi's stable C interface, and loaded late, so that it is compiled without TVM's
  * libraries: by any C compiler for the device.
  */
 #define _GNU_SOURCE
@@ -34,17 +40,29 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
+#ifndef EDGETUNE_OWN_RPC
 #include <tvm/ffi/c_api.h>
+#endif
 
 enum { PROTOCOL = 1, BUFFER_BYTES = 1 << 16 };
+/* Of TVM's RPC (src/runtime/rpc/rpc_endpoint.h), and how many seconds a client may take to say its key. */
+enum { RPC_MAGIC = 0xff271, RPC_MISMATCH = RPC_MAGIC + 2, MOST_KEY_BYTES = 512, GREETING_S = 10 };
 /* How long a session may take to notice by itself that its client is gone. */
 static const double HANGUP_GRACE_S = 0.3;
 
 static char session_folder[PATH_MAX];
+static int speaks = 1; /* whether standard output is for lines, too */
+
+static void tell(const char* what, long number) {
+  if (!speaks) return;
+  printf("edgetune-runner %s %ld\n", what, number);
+  fflush(stdout);
+}
 
 static void die(int code, const char* what, const char* which) {
   fprintf(stderr, "runner: %s %s: %s\n", what, which, strerror(errno));
@@ -57,6 +75,9 @@ static double now_s(void) {
   return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
 }
 
+#ifdef EDGETUNE_OWN_RPC
+int edgetune_serve_rpc(int socket, const char* folder, int threads); /* server.c */
+#else
 /* ---- TVM ---------------------------------------------------------------------------------------- */
 
 static int (*ffi_get_global)(const TVMFFIByteArray*, TVMFFIObjectHandle*);
@@ -95,8 +116,8 @@ static void* open_library(const char* folder, const char* name, int required) {
 static void load_tvm(const char* folder) {
   void* ffi = open_library(folder, "libtvm_ffi.so", 1);
   open_library(folder, "libtvm_runtime.so", 1);
-  /* TVM's sorting, which TopK calls. */
-  open_library(folder, "libtvm_runtime_extra.so", 0);
+  /* The sorting that TopK calls. */
+  open_library(folder, "libtvm_runtime_extra.so", 1);
   /* Only where a GPU's own libraries are. */
   open_library(folder, "libtvm_runtime_cuda.so", 0);
   *(void**)&ffi_get_global = symbol(ffi, "TVMFFIFunctionGetGlobal");
@@ -200,6 +221,8 @@ static int peak_memory_bytes(void* self, const TVMFFIAny* args, int32_t count, T
   return 0;
 }
 
+#endif
+
 static void serve_child(int connection, const char* folder) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   struct rlimit none = {0, 0};
@@ -209,6 +232,10 @@ static void serve_child(int connection, const char* folder) {
   dup2(STDERR_FILENO, STDOUT_FILENO);
   close(STDIN_FILENO);
   if (chdir(session_folder) != 0) die(4, "cannot enter", session_folder);
+#ifdef EDGETUNE_OWN_RPC
+  (void)folder;
+  _exit(edgetune_serve_rpc(connection, session_folder, atoi(getenv("TVM_NUM_THREADS"))));
+#else
   load_tvm(folder);
   register_function("tvm.rpc.server.workpath", workpath);
   register_function("tvm.rpc.server.load_module", load_module);
@@ -219,6 +246,7 @@ static void serve_child(int connection, const char* folder) {
   argument.type_index = kTVMFFIInt;
   argument.v_int64 = connection;
   _exit(ffi_call(global_function("rpc.ServerLoop"), &argument, 1, &result) == 0 ? 0 : 5);
+#endif
 }
 
 /* ---- the session's folder and the device's lock -------------------------------------------------- */
@@ -268,14 +296,12 @@ static void take_lock(const char* home, const char* owner, double wait_s) {
       if (known && strcmp(name, owner) == 0) {
         kill(-(pid_t)pid, SIGKILL);
       } else if (!told) {
-        printf("edgetune-runner waiting %ld\n", pid);
-        fflush(stdout);
+        tell("waiting", pid);
         told = 1;
       }
     }
     if (now_s() > end_s) {
-      printf("edgetune-runner busy %ld\n", pid);
-      fflush(stdout);
+      tell("busy", pid);
       exit(3);
     }
     poll(NULL, 0, 50);
@@ -384,19 +410,7 @@ static void own_folder(const char* program, char* folder) {
   if (realpath(slash == NULL ? "." : copy, folder) == NULL) die(4, "cannot find", program);
 }
 
-static int serve(int count, char** values) {
-  char folder[PATH_MAX], sessions[PATH_MAX];
-  const char* home = option(count, values, "--home", NULL);
-  const char* threads = option(count, values, "--threads", NULL);
-  const char* owner = option(count, values, "--owner", "nobody");
-  if (home == NULL || threads == NULL) {
-    fprintf(stderr, "usage: runner serve --threads N --home DIR [--owner TOKEN] [--wait S] [--idle S] [--limit S]\n");
-    return 2;
-  }
-  own_folder(values[0], folder);
-  /* Must be set before the runtime is loaded: it halves the cores by itself. */
-  setenv("TVM_NUM_THREADS", threads, 1);
-  setpgid(0, 0);
+static void on_signals(void) {
   signal(SIGPIPE, SIG_IGN);
   struct sigaction action;
   memset(&action, 0, sizeof action);
@@ -404,16 +418,28 @@ static int serve(int count, char** values) {
   sigaction(SIGTERM, &action, NULL);
   sigaction(SIGHUP, &action, NULL);
   sigaction(SIGINT, &action, NULL);
+}
+
+/* Make the session's folder, with the device's lock held. */
+static void enter_session(int count, char** values, const char* owner) {
+  char sessions[PATH_MAX];
+  const char* home = option(count, values, "--home", NULL);
+  setpgid(0, 0);
   take_lock(home, owner, atof(option(count, values, "--wait", "0")));
-  if (snprintf(sessions, sizeof sessions, "%s/sessions", home) >= (int)sizeof sessions) return 4;
+  if (snprintf(sessions, sizeof sessions, "%s/sessions", home) >= (int)sizeof sessions) exit(4);
   if (mkdir(sessions, 0700) != 0 && errno != EEXIST) die(4, "cannot make", sessions);
   remove_leftovers(sessions);
-  if (snprintf(session_folder, sizeof session_folder, "%s/%ld", sessions, (long)getpid()) >= (int)sizeof session_folder) return 4;
+  size_t size = sizeof session_folder;
+  if (snprintf(session_folder, size, "%s/%ld", sessions, (long)getpid()) >= (int)size) exit(4);
   if (mkdir(session_folder, 0700) != 0) die(4, "cannot make", session_folder);
+}
+
+/* Serve one session over the standard streams. */
+static void run_session(int count, char** values) {
+  char folder[PATH_MAX];
+  own_folder(values[0], folder);
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0) die(4, "cannot make", "a socket pair");
-  printf("edgetune-runner %d %ld\n", PROTOCOL, (long)getpid());
-  fflush(stdout);
   pid_t child = fork();
   if (child < 0) die(4, "cannot start", "a process");
   if (child == 0) {
@@ -424,18 +450,153 @@ static int serve(int count, char** values) {
   copy_until_end(ends[0], atof(option(count, values, "--idle", "900")), atof(option(count, values, "--limit", "0")));
   end_child(child, ends[0]);
   remove_folder(session_folder);
+}
+
+static int serve(int count, char** values) {
+  char protocol[16];
+  on_signals();
+  enter_session(count, values, option(count, values, "--owner", "nobody"));
+  snprintf(protocol, sizeof protocol, "%d", PROTOCOL);
+  tell(protocol, (long)getpid());
+  run_session(count, values);
+  return 0;
+}
+
+/* ---- listening ----------------------------------------------------------------------------------- */
+
+static int receive_all(int connection, void* data, size_t size) {
+  for (size_t done = 0; done < size;) {
+    ssize_t count = recv(connection, (char*)data + done, size - done, 0);
+    if (count <= 0) return -1;
+    done += (size_t)count;
+  }
+  return 0;
+}
+
+/* Whether a client greets as TVM's do and knows the key; in a time that does not depend on how much of it is right. */
+static int knows_key(int connection, const char* key) {
+  int32_t head[2];
+  char said[MOST_KEY_BYTES], wanted[MOST_KEY_BYTES];
+  memset(said, 0, sizeof said);
+  memset(wanted, 0, sizeof wanted);
+  if (receive_all(connection, head, sizeof head) != 0 || head[0] != RPC_MAGIC) return 0;
+  if (head[1] <= 0 || head[1] >= (int32_t)sizeof said) return 0;
+  if (receive_all(connection, said, (size_t)head[1]) != 0) return 0;
+  char* options = strchr(said, ' ');
+  if (options != NULL) memset(options, 0, sizeof said - (size_t)(options - said));
+  snprintf(wanted, sizeof wanted, "client:%s", key);
+  unsigned char differs = 0;
+  for (size_t i = 0; i < sizeof said; ++i) differs |= (unsigned char)(said[i] ^ wanted[i]);
+  return !differs;
+}
+
+static void read_key(const char* path, char* key, size_t size) {
+  FILE* file = fopen(path, "r");
+  if (file == NULL || fgets(key, (int)size, file) == NULL) die(4, "cannot read", path);
+  fclose(file);
+  key[strcspn(key, "\r\n")] = 0;
+  if (strlen(key) >= 16) return;
+  fprintf(stderr, "runner: the key in %s is shorter than 16 characters: others could guess it\n", path);
+  exit(2);
+}
+
+/* A socket that only this user can connect to: its folder lets nobody else in. */
+static int private_socket(const char* home) {
+  struct stat found;
+  struct sockaddr_un address = {.sun_family = AF_UNIX};
+  size_t size = sizeof address.sun_path;
+  umask(077);
+  if (mkdir(home, 0700) != 0 && errno != EEXIST) die(4, "cannot make", home);
+  if (stat(home, &found) != 0 || found.st_uid != geteuid() || (found.st_mode & 077) != 0) {
+    fprintf(stderr, "runner: others may enter %s; chmod 700 it, it must be this user's own\n", home);
+    exit(2);
+  }
+  if (snprintf(address.sun_path, size, "%s/socket", home) >= (int)size) {
+    fprintf(stderr, "runner: the name of %s is too long for a socket in it\n", home);
+    exit(2);
+  }
+  unlink(address.sun_path);
+  int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (listener < 0 || bind(listener, (struct sockaddr*)&address, sizeof address) != 0 || listen(listener, 8) != 0) {
+    die(4, "cannot listen on", address.sun_path);
+  }
+  return listener;
+}
+
+/* One client, in a process of its own. */
+static void serve_client(int connection, const char* key, int count, char** values) {
+  static const char name[] = "server:runner";
+  int32_t answer[2] = {RPC_MISMATCH, sizeof name - 1};
+  char owner[32];
+  signal(SIGCHLD, SIG_DFL);
+  alarm(GREETING_S);
+  int known = knows_key(connection, key);
+  alarm(0);
+  if (!known) {
+    send(connection, answer, sizeof answer[0], MSG_NOSIGNAL);
+    _exit(3);
+  }
+  speaks = 0;
+  snprintf(owner, sizeof owner, "client-%ld", (long)getpid());
+  enter_session(count, values, owner);
+  answer[0] = RPC_MAGIC;
+  send(connection, answer, sizeof answer, MSG_NOSIGNAL);
+  send(connection, name, sizeof name - 1, MSG_NOSIGNAL);
+  dup2(connection, STDIN_FILENO);
+  dup2(connection, STDOUT_FILENO);
+  close(connection);
+  run_session(count, values);
+  _exit(0);
+}
+
+static int listen_for_clients(int count, char** values) {
+  char key[MOST_KEY_BYTES - sizeof "client:"];
+  const char* file = option(count, values, "--key-file", NULL);
+  if (file == NULL) {
+    fprintf(stderr, "runner: listen needs --key-file\n");
+    return 2;
+  }
+  read_key(file, key, sizeof key);
+  int listener = private_socket(option(count, values, "--home", NULL));
+  on_signals();
+  signal(SIGCHLD, SIG_IGN); /* nobody waits for the processes of clients */
+  tell("listening", (long)getpid());
+  while (!told_to_end) {
+    struct pollfd waiting = {listener, POLLIN, 0};
+    if (poll(&waiting, 1, 1000) <= 0) continue;
+    int connection = accept(listener, NULL, NULL);
+    if (connection < 0) continue;
+    if (fork() == 0) {
+      close(listener);
+      serve_client(connection, key, count, values);
+    }
+    close(connection);
+  }
   return 0;
 }
 
 int main(int count, char** values) {
-  if (count >= 2 && strcmp(values[1], "serve") == 0) return serve(count, values);
-  if (count >= 2 && strcmp(values[1], "version") == 0) {
+  const char* command = count >= 2 ? values[1] : "";
+  if (strcmp(command, "serve") == 0 || strcmp(command, "listen") == 0) {
+    const char* threads = option(count, values, "--threads", NULL);
+    if (option(count, values, "--home", NULL) == NULL || threads == NULL) {
+      fprintf(stderr, "usage: runner serve|listen --threads N --home DIR [--owner TOKEN | --key-file FILE] "
+                      "[--wait S] [--idle S] [--limit S]\n");
+      return 2;
+    }
+    /* Must be set before the runtime is loaded: it halves the cores by itself. */
+    setenv("TVM_NUM_THREADS", threads, 1);
+    return strcmp(command, "serve") == 0 ? serve(count, values) : listen_for_clients(count, values);
+  }
+  if (strcmp(command, "version") == 0) {
+#ifndef EDGETUNE_OWN_RPC
     char folder[PATH_MAX];
     own_folder(values[0], folder);
     load_tvm(folder);
+#endif
     printf("edgetune-runner %d\n", PROTOCOL);
     return 0;
   }
-  fprintf(stderr, "usage: runner serve|version ...\n");
+  fprintf(stderr, "usage: runner serve|listen|version ...\n");
   return 2;
 }

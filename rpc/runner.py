@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import ctypes
+import hmac
 import json
 import os
 import resource
@@ -87,7 +88,7 @@ class Runner:
                 raise OSError("it is not a TVM RPC tracker")
             info = {"key": "server:" + self.key, "addr": (self.address, self.port)}
             self._ask([base.TrackerCode.UPDATE_INFO, info])
-        self.match_key = f"{self.key}:{os.urandom(8).hex()}"
+        self.match_key = f"{self.key}:{os.urandom(16).hex()}"
         self._ask([base.TrackerCode.PUT, self.key, (self.port, self.match_key), self.address])
 
     def _ask(self, message: list[object]) -> object:
@@ -138,7 +139,7 @@ class Runner:
             if not 0 < length < 4096:
                 return None
             name, *options = base.recvall(connection, length).decode("utf-8").split() or [""]
-            if name != "client:" + self.match_key:
+            if not hmac.compare_digest(name.encode(), f"client:{self.match_key}".encode()):
                 connection.sendall(struct.pack("<i", base.RPC_CODE_MISMATCH))
                 return None
             if not self._prepare(connection, options):
@@ -270,11 +271,24 @@ def is_loopback(host: str) -> bool:
     return host in ("localhost", "::1") or host.startswith("127.")
 
 
+def read_key() -> str:
+    """Read the key from the first line of standard input, and nothing of what comes after it."""
+    line = b""
+    while not line.endswith(b"\n"):
+        piece = os.read(sys.stdin.fileno(), 1)
+        if not piece:
+            raise SystemExit("runner: there is no key on standard input")
+        line += piece
+    return line.decode().strip()
+
+
 def parse(argv: list[str] | None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description="Serve TVM RPC sessions to edgetune.")
     parser.add_argument("--tracker", metavar="HOST:PORT", help="the tracker to register with")
-    parser.add_argument("--key", required=True, help="the name under which clients ask for this device")
+    parser.add_argument(
+        "--key", required=True, help="what clients ask for this device by; - reads a line of input"
+    )
     parser.add_argument("--threads", type=int, required=True, help="threads that kernels run on")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: loopback only)")
     parser.add_argument("--port", type=int, default=0, help="port to listen on (default: any free one)")
@@ -302,9 +316,10 @@ def main(argv: list[str] | None = None) -> None:
     with socket.create_server((args.host, args.port), family=family) as listener:
         import tvm.rpc  # noqa: F401
 
-        runner = Runner(listener, tracker, args.key, args.address)
+        name = args.key if args.key != "-" else "a key that was read"
+        runner = Runner(listener, tracker, read_key() if args.key == "-" else args.key, args.address)
         print(json.dumps({"port": runner.port}), flush=True)
-        log(f"serving '{args.key}' on {args.host}:{runner.port} with {args.threads} threads")
+        log(f"serving {name!r} on {args.host}:{runner.port} with {args.threads} threads")
         with contextlib.suppress(KeyboardInterrupt):
             runner.run(sys.stdin.fileno() if args.with_owner else None)
 

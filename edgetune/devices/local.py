@@ -23,5 +23,7 @@ class LocalTransport(TrackedTransport):
 
     def _new_runner(self, tracker: str, port: int) -> Server:
         script = str(data_path("rpc") / "runner.py")
-        arguments = ["--tracker", f"{tracker}:{port}", "--key", self.key, "--threads", str(self.threads)]
-        return Server(f"the runner of device '{self.name}'", [sys.executable, script, *arguments])
+        arguments = ["--tracker", f"{tracker}:{port}", "--key", "-", "--threads", str(self.threads)]
+        command = [sys.executable, script, *arguments]
+        # The key through a pipe: every user sees the list of processes.
+        return Server(f"the runner of device '{self.name}'", command, self.key.encode())

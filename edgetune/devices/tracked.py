@@ -27,8 +27,9 @@ class TrackedTransport(ABC):
     def __init__(self, name: str, threads: int) -> None:
         self.name = name
         self.threads = threads
-        # No other runner has this key, whoever's it is.
-        self.key = f"{name}-{secrets.token_hex(4)}"
+        # No other runner has this key, and nobody who was not told it leases the device: whoever does can run
+        # any code as this user, and other users of this machine can connect to its loopback.
+        self.key = f"{name}-{secrets.token_hex(16)}"
         self._tracker: Server | None = None
         self._runner: Server | None = None
         # Also while stopping: a lease in another thread must not start what was just ended.

@@ -31,8 +31,8 @@ class Endpoint:
     key: str
 
     def __str__(self) -> str:
-        """Return ``key@host:port``."""
-        return f"{self.key}@{self.host}:{self.port}"
+        """Return ``host:port``: the key is no one else's to read."""
+        return f"{self.host}:{self.port}"
 
 
 @runtime_checkable

@@ -16,6 +16,7 @@ from edgetune.bundle.reader import Bundle, open_bundle
 from edgetune.bundle.serving import Serving
 from edgetune.cpu import architecture, missing_features
 from edgetune.devices.inventory import open_device
+from edgetune.devices.native import WITHOUT_TVM
 from edgetune.devices.probe import Probe
 from edgetune.devices.session import Session, SessionError, lease
 from edgetune.devices.transport import Device
@@ -94,6 +95,11 @@ def check_fits(bundle: Bundle, name: str, probe: Probe) -> None:
         raise BundleError(
             f"{bundle.path} was made for {target.name} ({target.kind}, {wanted}), device '{name}' is {probe.arch}; "
             f"build one for it with --device {name}"
+        )
+    if bundle.manifest.engine != "standalone" and probe.arch in WITHOUT_TVM:
+        raise BundleError(
+            f"{bundle.path} needs TVM's runtime, which device '{name}' cannot have: there is none for {probe.arch}; "
+            "build a standalone library, which --standalone insists on"
         )
     missing = missing_features(target.cpu_features, probe.features, probe.arch)
     if missing:

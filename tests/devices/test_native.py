@@ -6,12 +6,16 @@ import os
 import shutil
 import subprocess
 
+import numpy as np
 import pytest
 
 from edgetune.cpu import architecture
 from edgetune.devices.deploy import PROTOCOL
-from edgetune.devices.native import assemble
+from edgetune.devices.native import WITHOUT_TVM, assemble
 from edgetune.errors import DeviceError
+from tests.devices.piped import session_of
+
+TARGETS = {"x86_64": "x86-64-v3", "aarch64": "armv8-a", "arm": "armv7-a", "riscv64": "riscv64"}
 
 
 @pytest.fixture(scope="module")
@@ -19,14 +23,63 @@ def folder():
     return assemble(architecture())
 
 
+def kernel_for(target_name: str) -> bytes:
+    """y = 2x + 1, with a loop that the runtime's threads share."""
+    import tvm
+    from tvm import te
+
+    from edgetune.targets import load_target
+    from edgetune.tuning.build import library_of
+
+    target = load_target(target_name)
+    x = te.placeholder((64, 64), name="x")
+    y = te.compute((64, 64), lambda i, j: x[i, j] * 2.0 + 1.0, name="y")
+    schedule = tvm.s_tir.Schedule(te.create_prim_func([x, y]))
+    schedule.parallel(schedule.get_loops("y")[0])
+    mod = tvm.IRModule({"main": schedule.mod["main"].with_attr("global_symbol", "main")})
+    return library_of(tvm.tirx.build(mod, target=target.tvm()), target)
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="only root may chroot")
-def test_it_needs_nothing_of_the_device(folder, tmp_path):
-    """Started in a root where nothing else is: no C library, no shell, no /proc."""
-    assert folder.loader
-    shutil.copytree(folder.path, tmp_path / "runner")
-    words = folder.command("/runner").split()
-    done = subprocess.run(["chroot", str(tmp_path), *words, "version"], capture_output=True, text=True)
-    assert (done.stdout.strip(), done.returncode) == (PROTOCOL, 0), done.stderr
+@pytest.mark.parametrize("arch", TARGETS)
+def test_it_needs_nothing_of_the_device(arch, tmp_path):
+    """A kernel is sent, run and timed in a root where nothing else is: no C library, no shell, no /proc."""
+    import tvm
+
+    emulator = shutil.which(f"qemu-{arch}-static")
+    if arch != architecture() and emulator is None:
+        pytest.skip("not installed: qemu-user-static")
+    made = assemble(arch)
+    if not made.loader:
+        pytest.skip(f"this machine has no C library for {arch}")
+    root = tmp_path / "root"
+    shutil.copytree(made.path, root / "runner")
+    (root / "home").mkdir()
+    words = made.command("/runner").split()
+    if arch != architecture():
+        # It stands for the device's processor, and needs nothing itself.
+        shutil.copy(str(emulator), root / "qemu")
+        words = ["/qemu", *words]
+    serve = ["chroot", str(root), *words, "serve", "--threads", "2", "--home", "/home"]
+    with session_of(serve) as remote:
+        remote.upload(bytearray(kernel_for(TARGETS[arch])), "kernel.so")
+        library = remote.load_module("kernel.so")
+        x = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
+        tensors = [tvm.runtime.tensor(array, device=remote.cpu(0)) for array in (x, np.zeros_like(x))]
+        library["main"](*tensors)
+        np.testing.assert_allclose(tensors[1].numpy(), x * 2 + 1, rtol=1e-6)
+        timed = library.time_evaluator("main", remote.cpu(0), number=2, repeat=3)(*tensors)
+        assert min(timed.results) > 0
+        assert remote.get_function("runtime.NumThreads")() == 2
+        if arch not in WITHOUT_TVM:
+            # What a model's TopK calls: values, of the last axis, the largest first.
+            best = tvm.runtime.tensor(np.zeros((64, 3), np.float32), device=remote.cpu(0))
+            remote.get_function("tvm.contrib.sort.topk")(tensors[0], best, 3, -1, "values", False)
+            np.testing.assert_array_equal(best.numpy(), -np.sort(-x)[:, :3])
+            del best
+        del library, tensors, timed
+    there = sorted(path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file())
+    assert [name for name in there if not name.startswith(("runner/", "qemu"))] == ["home/lock"]
 
 
 def test_with_the_devices_own_c_library():
@@ -72,7 +125,6 @@ def test_sessions_end_with_their_input_idleness_and_limit(folder, tmp_path):
     assert os.listdir(tmp_path / "sessions") == []
 
 
-@pytest.mark.parametrize("arch", ["arm", "riscv64", "mips"])
-def test_architectures_without_a_wheel(arch):
+def test_an_architecture_that_edgetune_makes_no_code_for():
     with pytest.raises(DeviceError, match="no native runner"):
-        assemble(arch)
+        assemble("mips")
