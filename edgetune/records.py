@@ -275,6 +275,7 @@ class CompiledModel:
         programs: where sizes vary, the function for each combination, ``main`` for the largest first;
             ``weights`` are then those of all programs. Empty for a model of fixed shape.
         needs_vm: why it is no standalone library; empty where it is one, or was not to be.
+        without_runtime: why ``files`` has no TVM runtime for the virtual machine; empty where it has, or needs none.
     """
 
     library: bytes = field(repr=False)
@@ -286,6 +287,7 @@ class CompiledModel:
     standalone: bool = False
     files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     needs_vm: str = ""
+    without_runtime: str = ""
 
 
 @dataclass(frozen=True)

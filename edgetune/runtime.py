@@ -7,11 +7,7 @@ are loaded. A process that imports TVM itself, before or after, shares the same 
 
 from __future__ import annotations
 
-import ctypes
-import functools
-import importlib.util
 import logging
-import sys
 import tempfile
 import threading
 import weakref
@@ -28,14 +24,14 @@ from edgetune.bundle.reader import Bundle, check_loadable, open_bundle
 from edgetune.bundle.serving import Serving
 from edgetune.bundle.signing import verify
 from edgetune.dtypes import BFLOAT16, EXTENDED, SMALL_INTEGERS, held, numpy_dtype, unheld
-from edgetune.errors import BundleError, ToolchainError, UsageError, first_line
+from edgetune.errors import BundleError, UsageError, first_line
 from edgetune.machine import usable_cpus
 from edgetune.records import TensorSpec
 from edgetune.standalone.model import StandaloneModel
+from edgetune.tvm_runtime import engine, start_machine
 
 log = logging.getLogger(__name__)
 
-_CPU, _POOLED_ALLOCATOR = 1, 2
 _SHARE_ALL_CORES = -3  # AffinityMode::kSpecifyThreadShareAllCore of TVM's thread pool
 _SETTLED_RUNS = 2
 _ENGINE_ERRORS = (RuntimeError, ValueError, TypeError, AttributeError, IndexError, KeyError)
@@ -149,7 +145,7 @@ class LoadedModel:
         arguments. For profiling: it slows the model down.
         """
         function = (lambda *_: 0) if observer is None else observer
-        self._machine["set_instrument"](_engine().convert(function))
+        self._machine["set_instrument"](engine().convert(function))
 
     def _run(self, program: _Program) -> dict[str, np.ndarray]:
         """Run a program whose buffers are filled, while the lock is held."""
@@ -181,7 +177,7 @@ class _Program:
         self.main: Callable[[], Any] = machine[bound]
         self._runs = 0
         self._borrowed: set[int] = set()
-        self._item = _engine().get_global_func("ffi.ArrayGetItem")
+        self._item = engine().get_global_func("ffi.ArrayGetItem")
         self._output_names = [item.name for item in entry.outputs]
         self._odd = {i: item.dtype for i, item in enumerate(entry.outputs) if item.dtype in EXTENDED}
         self._output_range = range(len(entry.outputs))
@@ -222,31 +218,6 @@ AnyModel: TypeAlias = LoadedModel | StandaloneModel
 """What :func:`load` gives: a model for TVM's virtual machine, or one that needs nothing but itself."""
 
 
-@functools.cache
-def _engine() -> Any:
-    """The ``tvm_ffi`` package, with TVM's runtime library loaded into the process."""
-    spec = importlib.util.find_spec("tvm")
-    locations = spec.submodule_search_locations if spec is not None else None
-    suffix = {"darwin": ".dylib", "win32": ".dll"}.get(sys.platform, ".so")
-    prefix = "" if sys.platform == "win32" else "lib"
-    for location in locations or ():
-        library = Path(location) / "lib" / f"{prefix}tvm_runtime{suffix}"
-        if library.is_file():
-            import tvm_ffi
-
-            # The process keeps it for good; global, because model libraries look up its symbols.
-            ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)
-            # TVM's sorting, which TopK calls, lies in a library beside it.
-            extra = library.with_name(f"{prefix}tvm_runtime_extra{suffix}")
-            if extra.is_file():
-                ctypes.CDLL(str(extra), ctypes.RTLD_GLOBAL)
-            return tvm_ffi
-    raise ToolchainError(
-        "TVM's runtime library was not found in the package 'apache-tvm'; install it again with "
-        "'pip install --force-reinstall apache-tvm apache-tvm-ffi' at edgetune's versions"
-    )
-
-
 class _Library:
     """One loaded ``model.so``, shared by all models of the process that come from the same file.
 
@@ -254,13 +225,11 @@ class _Library:
     """
 
     def __init__(self, path: Path) -> None:
-        self._module = _engine().load_module(str(path))
+        self._module = engine().load_module(str(path))
 
     def machine(self) -> Any:
         """A fresh virtual machine over the library."""
-        machine = self._module["vm_load_executable"]()
-        machine["vm_initialization"](_CPU, 0, _POOLED_ALLOCATOR)
-        return machine
+        return start_machine(self._module)
 
 
 _libraries: weakref.WeakValueDictionary[tuple[int, int, int], _Library] = weakref.WeakValueDictionary()
@@ -314,8 +283,8 @@ def _map_weights(bundle: Bundle) -> list[np.ndarray]:
 def _tensor(array: np.ndarray) -> Any:
     """An array as the library takes it, in the same memory. NumPy's DLPack knows no bfloat16."""
     if array.dtype.name == BFLOAT16:
-        return _viewed(_engine().from_dlpack(array.view(np.uint16)), BFLOAT16)
-    return _engine().from_dlpack(held(array))
+        return _viewed(engine().from_dlpack(array.view(np.uint16)), BFLOAT16)
+    return engine().from_dlpack(held(array))
 
 
 def _array(tensor: Any, dtype: str | None) -> np.ndarray:
@@ -327,8 +296,8 @@ def _array(tensor: Any, dtype: str | None) -> np.ndarray:
 
 def _viewed(tensor: Any, dtype: str) -> Any:
     """The memory of a tensor as another type of the same size."""
-    view = _engine().get_global_func("runtime.TVMTensorCreateView")
-    return view(tensor, _engine().convert(tuple(tensor.shape)), dtype, 0)
+    view = engine().get_global_func("runtime.TVMTensorCreateView")
+    return view(tensor, engine().convert(tuple(tensor.shape)), dtype, 0)
 
 
 def _aligned_empty(spec: TensorSpec) -> np.ndarray:
@@ -367,12 +336,12 @@ def _use_threads(count: int) -> None:
         return
     _thread_state.cpus = getattr(_thread_state, "cpus", None) or sorted(usable_cpus())
     cpus = [str(cpu) for cpu in _fastest(_thread_state.cpus, count)]
-    configure = _engine().get_global_func("runtime.config_threadpool")
+    configure = engine().get_global_func("runtime.config_threadpool")
     if not hasattr(_thread_state, "count"):
         configure(_SHARE_ALL_CORES, count, [str(cpu) for cpu in _thread_state.cpus])
     configure(_SHARE_ALL_CORES, count, cpus)
     _thread_state.count = count
-    actual = _engine().get_global_func("runtime.NumThreads")()
+    actual = engine().get_global_func("runtime.NumThreads")()
     if actual < count:
         log.warning("TVM was started earlier on %d threads and cannot use %d now", actual, count)
 

@@ -85,7 +85,8 @@ def link_shared(
         exports: pattern of the symbols that the library shows (``edgetune_*``); all others are hidden, what
             nothing refers to is left out, and so are debugging information and names. By default
             everything is kept and shown.
-        aliases: symbol that the objects want -> the one of theirs that it stands for.
+        aliases: symbol that the objects want -> the one of theirs that it stands for. What the library refers to
+            is then its own, whatever the process has under the same name.
         beside: names of libraries that it is loaded with, from its own folder.
 
     Raises:
@@ -104,6 +105,7 @@ def link_shared(
             command = [
                 *_base_command(linker, arch),
                 *linker.options(*_COMMON_OPTIONS, *page, *_hiding(exports, work)),
+                *linker.options(*(["-Bsymbolic"] if aliases or exports else [])),
                 *linker.options(*(f"--defsym={name}={meant}" for name, meant in (aliases or {}).items())),
                 *linker.options(*(["-rpath", "$ORIGIN"] if beside else []), "--no-as-needed"),
                 *_as_files(objects, work),
@@ -132,14 +134,19 @@ def link_relocatable(objects: Sequence[bytes | Path], output: Path, mtriple: str
         run_tool(command, "linking", output, _CHECK_OBJECTS)
 
 
-def link_shared_fcompile(target: Target) -> Callable[..., None]:
+def link_shared_fcompile(
+    target: Target, link: Callable[[Sequence[Path], Path], None] | None = None
+) -> Callable[..., None]:
     """Return a function to pass as ``fcompile`` to TVM's ``export_library``.
 
-    It links the exported objects with :func:`link_shared`; a module of C sources needs a
+    It links the exported objects, with ``link`` or else :func:`link_shared`; a module of C sources needs a
     compiler and is refused with a ToolchainError.
     """
 
-    def link(file_name: str, files: Sequence[str], **_: object) -> None:
+    def plainly(objects: Sequence[Path], output: Path) -> None:
+        link_shared(objects, output, target.mtriple, page_size_bytes=target.toolchain.page_size_bytes)
+
+    def fcompile(file_name: str, files: Sequence[str], **_: object) -> None:
         objects = [Path(file) for file in files]
         foreign = [path.name for path in objects if path.suffix != ".o"]
         if foreign:
@@ -147,13 +154,12 @@ def link_shared_fcompile(target: Target) -> Callable[..., None]:
                 f"cannot link {', '.join(foreign)} for target {target.name}: only object files can be linked "
                 "without a compiler; compile the module for a target of kind llvm or cuda"
             )
-        page = target.toolchain.page_size_bytes
-        link_shared(objects, Path(file_name), target.mtriple, page_size_bytes=page)
+        (link or plainly)(objects, Path(file_name))
 
     # TVM reads these attributes: the file format to export, and the triple of packed imports.
-    link.object_format = "o"  # type: ignore[attr-defined]
-    link.get_target_triple = lambda: target.mtriple  # type: ignore[attr-defined]
-    return link
+    fcompile.object_format = "o"  # type: ignore[attr-defined]
+    fcompile.get_target_triple = lambda: target.mtriple  # type: ignore[attr-defined]
+    return fcompile
 
 
 @functools.cache
@@ -212,7 +218,7 @@ def _hiding(exports: str | None, folder: Path) -> list[str]:
         return []
     script = folder / "exports.map"
     script.write_text(f"{{ global: {exports}; local: *; }};\n", encoding="utf-8")
-    return ["--version-script", str(script), "-Bsymbolic", "--gc-sections", "--strip-all", "-z", "relro"]
+    return ["--version-script", str(script), "--gc-sections", "--strip-all", "-z", "relro"]
 
 
 def zig() -> Path | None:

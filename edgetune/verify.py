@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from edgetune.bundle.inputs import SEED, check_inputs, choose_inputs
-from edgetune.bundle.reader import Bundle, open_bundle
+from edgetune.bundle.reader import Bundle
 from edgetune.bundle.serving import Serving
 from edgetune.devices.inventory import open_device
 from edgetune.devices.transport import Device
@@ -27,7 +27,7 @@ from edgetune.dtypes import plain
 from edgetune.errors import UsageError
 from edgetune.machine import usable_cpus
 from edgetune.records import CompareResult, OutputDifference, ReferenceRun
-from edgetune.sides.device_side import DeviceSide, device_side, is_remote
+from edgetune.sides.device_side import DeviceSide, device_side, is_remote, open_for
 from edgetune.sides.files import Model, side_files
 from edgetune.sides.process import SideProcess
 
@@ -102,7 +102,7 @@ def compare(
         DeviceError: the device is unavailable.
     """
     _check_tolerances(rtol, atol)
-    opened = open_bundle(bundle)
+    opened = open_for(bundle, device)
     serving = Serving(opened.manifest)
     outputs: list[OutputDifference] = []
     reference = ""

@@ -377,9 +377,7 @@ def _tuning_notes(outcome: TuningOutcome) -> tuple[str, ...]:
 
 
 def _last_notes(job: Job, written: WrittenBundle) -> tuple[str, ...]:
-    notes = () if job.rest is None else (job.rest.note,)
-    if written.needs_vm:
-        notes = (*notes, f"needs TVM's runtime on the device, for {written.needs_vm}")
+    notes = (*(() if job.rest is None else (job.rest.note,)), *written.notes())
     if job.check is not None:
         return notes
     return (

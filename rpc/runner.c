@@ -95,6 +95,8 @@ static void* open_library(const char* folder, const char* name, int required) {
 static void load_tvm(const char* folder) {
   void* ffi = open_library(folder, "libtvm_ffi.so", 1);
   open_library(folder, "libtvm_runtime.so", 1);
+  /* TVM's sorting, which TopK calls. */
+  open_library(folder, "libtvm_runtime_extra.so", 0);
   /* Only where a GPU's own libraries are. */
   open_library(folder, "libtvm_runtime_cuda.so", 0);
   *(void**)&ffi_get_global = symbol(ffi, "TVMFFIFunctionGetGlobal");

@@ -32,7 +32,7 @@ LAYERS = [
     {"standalone"},
     {"bundle"},
     {"logs", "devices"},
-    {"toolchain"},
+    {"toolchain", "tvm_runtime"},
     {"targets"},
     {"config", "results", "cpu", "machine", "metaschedule", "versions", "atomic"},
     {"resources"},

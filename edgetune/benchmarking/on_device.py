@@ -1,17 +1,23 @@
-"""Times a bundle on a device that is another machine, alone."""
+"""Times a bundle, or its kernels, on a device that is another machine, alone."""
 
 from __future__ import annotations
 
+import logging
 import statistics
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
 from edgetune.benchmarking.fixed_work import drift
 from edgetune.benchmarking.results import BenchmarkResult, SideResult
+from edgetune.benchmarking.roofline import UNKNOWN, WORKING_SETS_BYTES, Roofline
 from edgetune.bundle.reader import Bundle
 from edgetune.devices.transport import Device
+from edgetune.errors import DeviceError, ToolchainError
 from edgetune.sides.device_side import device_side
+
+log = logging.getLogger(__name__)
 
 _ROUND_S = 0.5
 _MIN_RUNS, _MAX_RUNS = 5, 2000
@@ -54,3 +60,46 @@ def benchmark_on_device(
         runs=rounds * number,
         drift=drift(list(result.round_medians_ms)),
     )
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What :func:`observe_on_device` found.
+
+    Attributes:
+        threads: that it ran on. latency_ms: median of unobserved runs.
+        runs: of every observed one, and each kernel in its order, the name, nanoseconds and bytes.
+        machine: the device's limits; UNKNOWN where they were not measured.
+    """
+
+    threads: int
+    latency_ms: float
+    runs: list[list[tuple[str, int, int]]]
+    machine: Roofline
+
+
+def observe_on_device(
+    bundle: Bundle,
+    inputs: Mapping[str, np.ndarray],
+    device: str | Device,
+    threads: int | None,
+    runs: int,
+    *,
+    roofline: bool,
+) -> Observed:
+    """Time the kernels of a standalone bundle on a device, and the device itself.
+
+    Args and errors are those of :func:`edgetune.benchmarking.profile.profile`.
+    """
+    count = device.threads if isinstance(device, Device) else threads or bundle.manifest.threads
+    with device_side(bundle, inputs, device, count) as side:
+        typical_ms = statistics.median(side.run(_WARM_UP_RUNS, _ROUND_S))
+        observed = side.observe(runs + _WARM_UP_RUNS)[_WARM_UP_RUNS:]
+        machine = UNKNOWN
+        if roofline:
+            try:
+                peak, bandwidth = side.limits(count, WORKING_SETS_BYTES)
+                machine = Roofline(peak, tuple(bandwidth))
+            except (ToolchainError, DeviceError) as error:
+                log.warning("the limits of the device are unknown: %s", error)
+    return Observed(count, typical_ms, observed, machine)

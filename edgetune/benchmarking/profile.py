@@ -20,13 +20,15 @@ from typing import Any
 import numpy as np
 
 from edgetune.benchmarking.agreement import Agreement, KernelTime
+from edgetune.benchmarking.on_device import observe_on_device
 from edgetune.benchmarking.roofline import UNKNOWN, Roofline, measure
 from edgetune.bundle.inputs import choose_inputs
 from edgetune.bundle.manifest import KernelEntry, Manifest
-from edgetune.bundle.reader import open_bundle
+from edgetune.devices.transport import Device
 from edgetune.dtypes import numpy_dtype
-from edgetune.errors import DeviceError, UsageError
+from edgetune.errors import UsageError
 from edgetune.runtime import AnyModel, LoadedModel, load
+from edgetune.sides.device_side import is_remote, open_for
 
 RUNS = 20
 _WARM_UP_RUNS = 3
@@ -78,11 +80,13 @@ class ProfileResult:
     kernels: tuple[KernelProfile, ...]
     machine: Roofline
     agreement: Agreement
+    device: str = "local"
 
     def to_json(self) -> dict[str, Any]:
         """The JSON object of ``edgetune profile``."""
         return {
             "bundle": str(self.bundle),
+            "device": self.device,
             "threads": self.threads,
             "latency_ms": self.latency_ms,
             "kernels_ms": self.kernels_ms,
@@ -104,19 +108,20 @@ class _Call:
 def profile(
     bundle: str | Path,
     threads: int | None = None,
-    device: str | None = None,
+    device: str | Device | None = None,
     *,
     inputs: str | Path | Mapping[str, Any] | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
     runs: int = RUNS,
     roofline: bool = True,
 ) -> ProfileResult:
-    """Time each kernel of a bundle on this machine and set it against the machine's roofline.
+    """Time each kernel of a bundle on a device and set it against the device's roofline.
 
     Args:
         bundle: the bundle.
         threads: threads to run on, the bundle's own number by default.
-        device: where to run; only ``local`` so far.
+        device: where to run, by name or a device that is at hand; this machine by default. Another machine runs
+            standalone bundles only.
         inputs: a ``.npz`` file or arrays by name; the recorded ones by default.
         shapes: of the recorded inputs, for a bundle of several sizes; its largest by default.
         runs: observed runs.
@@ -125,28 +130,45 @@ def profile(
     Raises:
         UsageError: ``runs`` is less than one, or the inputs do not fit.
         BundleError: the bundle is damaged or for another machine.
-        DeviceError: the device is not this machine.
+        DeviceError: the device is unavailable.
     """
     if runs < 1:
         raise UsageError(f"runs={runs} is too few; give 1 or more")
-    if device not in (None, "local"):
-        raise DeviceError(
-            f"a bundle cannot be profiled on {device!r}; leave --device away to profile it here"
+    opened = open_for(bundle, device, check_files=is_remote(device))
+    arrays = choose_inputs(opened, inputs, shapes=shapes)
+    if device is not None and is_remote(device):
+        there = observe_on_device(opened, arrays, device, threads, runs, roofline=roofline)
+        calls = [[_Call(*kernel) for kernel in run] for run in there.runs]
+        kernels = summarize(calls, (), opened.manifest, there.machine)
+        return _result(
+            bundle, there.threads, there.latency_ms, kernels, there.machine, opened.manifest, device
         )
-    arrays = choose_inputs(open_bundle(bundle, check_files=False), inputs, shapes=shapes)
     model = load(bundle, threads=threads)
     machine = measure(model.threads) if roofline else UNKNOWN
     latency_ms = _latency_ms(model, arrays)
     observed = [_observed_run(model, arrays) for _ in range(runs + _WARM_UP_RUNS)][_WARM_UP_RUNS:]
     kernels = summarize(observed, _overheads_ns(model, arrays), model.manifest, machine)
+    return _result(bundle, model.threads, latency_ms, kernels, machine, model.manifest, None)
+
+
+def _result(
+    bundle: str | Path,
+    threads: int,
+    latency_ms: float,
+    kernels: tuple[KernelProfile, ...],
+    machine: Roofline,
+    manifest: Manifest,
+    device: str | Device | None,
+) -> ProfileResult:
     return ProfileResult(
         bundle=Path(bundle),
-        threads=model.threads,
+        threads=threads,
         latency_ms=latency_ms,
         kernels_ms=sum(kernel.time_us for kernel in kernels) / 1e3,
         kernels=kernels,
         machine=machine,
-        agreement=_agreement(latency_ms, kernels, model.manifest),
+        agreement=_agreement(latency_ms, kernels, manifest),
+        device=device.name if isinstance(device, Device) else device or "local",
     )
 
 
@@ -303,6 +325,6 @@ def _row(
         bytes=sum(call.size_bytes for call in calls),
         gflops=flops / time_us / 1e3 if time_us else 0.0,
         roofline=least_us / time_us if time_us and is_kernel else 0.0,
-        bound=max(limits)[1] if is_kernel else "",
+        bound=max(limits)[1] if is_kernel and least_us else "",
         source=entry.source if entry else "",
     )

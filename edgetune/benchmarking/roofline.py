@@ -33,7 +33,7 @@ from edgetune.sides.process import side_environment
 METHOD = "peak: float32 multiply-adds in registers; bandwidth: copying arrays, bytes read and written"
 _TIMEOUT_S = 120.0
 _MATRIX_SIZES = (384, 768, 1536)
-_WORKING_SETS_BYTES = tuple(1 << exponent for exponent in (18, 20, 22, 24, 26, 28))
+WORKING_SETS_BYTES = tuple(1 << exponent for exponent in (18, 20, 22, 24, 26, 28))
 _MEASURE_S = 0.1
 
 
@@ -64,6 +64,8 @@ class Roofline:
 
     def to_json(self) -> dict[str, Any]:
         """For the JSON of ``profile``."""
+        if math.isinf(self.peak_gflops):
+            return {"peak_gflops": None, "bandwidth": [], "method": "not measured"}
         return {
             "peak_gflops": self.peak_gflops,
             "bandwidth": [{"bytes": size, "gbps": value} for size, value in self.bandwidth_gbps],
@@ -139,7 +141,7 @@ def _bandwidth_gbps(threads: int, working_set_bytes: int) -> float:
 def main() -> None:
     """Measure in this process and print the result as JSON."""
     threads = int(sys.argv[1])
-    bandwidths = [(size, _bandwidth_gbps(threads, size)) for size in _WORKING_SETS_BYTES]
+    bandwidths = [(size, _bandwidth_gbps(threads, size)) for size in WORKING_SETS_BYTES]
     peak = max(multiply_add_gflops(threads), _peak_gflops())
     print(json.dumps({"peak_gflops": peak, "bandwidth_gbps": bandwidths}))
 

@@ -24,12 +24,12 @@ from edgetune.benchmarking.fixed_work import FixedWork, drift
 from edgetune.benchmarking.on_device import benchmark_on_device
 from edgetune.benchmarking.results import BenchmarkResult, SideResult
 from edgetune.bundle.inputs import choose_inputs
-from edgetune.bundle.reader import check_loadable, open_bundle
+from edgetune.bundle.reader import check_loadable
 from edgetune.devices.transport import Device
 from edgetune.errors import EdgetuneError, UsageError
 from edgetune.machine import usable_cpus
 from edgetune.sides.base import SideSpec
-from edgetune.sides.device_side import is_remote
+from edgetune.sides.device_side import is_remote, open_for
 from edgetune.sides.files import Model, side_files
 from edgetune.sides.process import SideProcess
 
@@ -86,7 +86,7 @@ def benchmark(
     for name, number in (("threads", threads), ("rounds", rounds), ("runs", runs)):
         if number is not None and number < 1:
             raise UsageError(f"{name}={number} is too few; give 1 or more")
-    opened = open_bundle(bundle)
+    opened = open_for(bundle, device)
     chosen = choose_inputs(opened, inputs, shapes=shapes)
     if device is not None and is_remote(device):
         return benchmark_on_device(opened, chosen, device, threads, rounds, runs, progress)

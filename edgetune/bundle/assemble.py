@@ -36,13 +36,23 @@ _OPTIONAL = (m.MODEL, m.REFERENCE)
 class WrittenBundle:
     """What :func:`write_bundle` made: where it stands, what the check said, how large it is.
 
-    ``needs_vm`` is that of the compiled model.
+    ``needs_vm`` and ``without_runtime`` are those of the compiled model.
     """
 
     path: Path
     verification: CompareResult | None
     size_bytes: int
     needs_vm: str = ""
+    without_runtime: str = ""
+
+    def notes(self) -> tuple[str, ...]:
+        """What whoever ships the bundle has to know."""
+        notes = []
+        if self.needs_vm:
+            notes.append(f"needs TVM's virtual machine, for {self.needs_vm}")
+        if self.without_runtime:
+            notes.append(f"has no TVM runtime with it, which must be on the device: {self.without_runtime}")
+        return tuple(notes)
 
 
 def write_bundle(
@@ -100,7 +110,7 @@ def write_bundle(
                 write_tar(directory, finished)
             size_bytes = sum(entry.stat().st_size for entry in directory.iterdir())
             publish(finished, out)
-    return WrittenBundle(out, verification, size_bytes, compiled.needs_vm)
+    return WrittenBundle(out, verification, size_bytes, compiled.needs_vm, compiled.without_runtime)
 
 
 def _without_optional_files(directory: Path, described: m.Manifest) -> m.Manifest:

@@ -21,6 +21,7 @@ from edgetune.bundle import manifest as m
 from edgetune.bundle.storage import Storage, refuse_to_overwrite, write_tar
 from edgetune.cpu import architecture, missing_features
 from edgetune.errors import BundleError, UsageError
+from edgetune.tvm_runtime import CARRIED
 
 VARIANTS = "variants"
 _PER_TARGET = (".so", ".a")
@@ -58,10 +59,21 @@ class Merged:
     saved_bytes: int
 
 
-def choose(
-    package: Package, storage: Storage, where: str, only: str | None = None
-) -> tuple[m.Manifest, Storage]:
-    """The variant for this machine, or the one called ``only``, as a bundle of its own.
+@dataclass(frozen=True)
+class Runner:
+    """What a variant has to run on; this machine where nothing is said.
+
+    Attributes:
+        name: for messages. arch: one of ``cpu.ARCHITECTURES``. features: of its CPU, LLVM's names.
+    """
+
+    name: str = "this machine"
+    arch: str | None = None
+    features: frozenset[str] | None = None
+
+
+def choose(package: Package, storage: Storage, where: str, runner: Runner) -> tuple[m.Manifest, Storage]:
+    """The variant for a runner, as a bundle of its own.
 
     Raises:
         BundleError: there is none, or it is damaged.
@@ -69,28 +81,26 @@ def choose(
     reasons = []
     for variant in package.variants:
         manifest = _manifest_of(variant, package, storage, where)
-        reason = (
-            _unfit(manifest.target) if only is None else "" if variant.target == only else "not asked for"
-        )
+        reason = _unfit(manifest.target, runner)
         if reason:
             reasons.append(f"{variant.target}: {reason}")
             continue
         files = {name: storage.files[kept] for name, kept in variant.files.items() if kept in storage.files}
         return manifest, Storage(storage.path, files, storage.archive)
     raise BundleError(
-        f"{where} has no code that this machine can run ({'; '.join(reasons)}); add a bundle for it with "
+        f"{where} has no code that {runner.name} can run ({'; '.join(reasons)}); add a bundle for it with "
         "'edgetune bundle merge'"
     )
 
 
-def _unfit(target: m.TargetEntry) -> str:
-    """Why this machine does not run code for a target; empty where it does."""
+def _unfit(target: m.TargetEntry, runner: Runner) -> str:
+    """Why a runner does not run code for a target; empty where it does."""
     wanted = architecture(target.mtriple.split("-")[0])
     if target.kind != "llvm":
         return f"for a {target.kind} device"
-    if wanted != architecture():
+    if wanted != (runner.arch or architecture()):
         return f"for {wanted}"
-    missing = missing_features(target.cpu_features)
+    missing = missing_features(target.cpu_features, runner.features, runner.arch)
     return f"lacks {', '.join(missing)}" if missing else ""
 
 
@@ -136,10 +146,11 @@ def merge(
         folder.mkdir()
         store = _Store(folder)
         variants = [_add(store, manifest, storage) for manifest, storage in opened]
-        standalone = [
-            v.files for v, (manifest, _) in zip(variants, opened, strict=True) if manifest.engine != "vm"
+        lines = [
+            f"{variant.files[m.LIBRARY]} {variant.files[m.WEIGHTS]}\n"
+            for variant, (manifest, _) in zip(variants, opened, strict=True)
+            if _for_apps(variant, manifest)
         ]
-        lines = [f"{files[m.LIBRARY]} {files[m.WEIGHTS]}\n" for files in standalone]
         store.put(VARIANTS, "".join(lines).encode(), optional=True)
         package = Package(variants=tuple(variants), files=store.entries)
         (folder / m.MANIFEST).write_bytes(package.to_json())
@@ -150,6 +161,14 @@ def merge(
         size = sum(entry.stat().st_size for entry in folder.iterdir())
         publish(finished, out)
     return Merged(out, tuple(variant.target for variant in variants), size, store.saved_bytes)
+
+
+def _for_apps(variant: Variant, manifest: m.Manifest) -> bool:
+    """Whether apps in C can load it: a library finds TVM's runtime under its own name only."""
+    runtime = {name: kept for name, kept in variant.files.items() if name in CARRIED}
+    return manifest.engine == "standalone" or (
+        len(runtime) > 0 and all(name == kept for name, kept in runtime.items())
+    )
 
 
 def _check_alike(manifests: Sequence[m.Manifest], bundles: Sequence[Path]) -> None:
@@ -194,7 +213,7 @@ class _Store:
             if entry.sha256 == digest and Path(kept).suffix == suffix:
                 self.saved_bytes += len(data)
                 return kept
-        free = name not in self.entries and suffix not in _PER_TARGET
+        free = name not in self.entries and (suffix not in _PER_TARGET or name in CARRIED)
         here = name if free else f"{target}{suffix}" if name == m.LIBRARY else f"{target}-{name}"
         self.put(here, data, optional=optional)
         return here

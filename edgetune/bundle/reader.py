@@ -10,7 +10,7 @@ import importlib.metadata
 import io
 import re
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,7 @@ import numpy as np
 
 from edgetune.bundle import manifest as m
 from edgetune.bundle.arrays import load_npz
-from edgetune.bundle.package import choose, parse_package
+from edgetune.bundle.package import Runner, choose, parse_package
 from edgetune.bundle.storage import Extent, Storage, open_storage
 from edgetune.cpu import architecture, missing_features
 from edgetune.errors import BundleError
@@ -75,14 +75,16 @@ class Bundle:
         return next(((run.inputs, run.outputs) for run in self.reference_runs()), None)
 
 
-def open_bundle(path: str | Path, *, check_files: bool = True, target: str | None = None) -> Bundle:
+def open_bundle(
+    path: str | Path, *, check_files: bool = True, runner: Callable[[], Runner] = Runner
+) -> Bundle:
     """Open the bundle at ``path`` (a directory or a ``.tar``) without loading its library.
 
     Args:
         path: the bundle.
         check_files: compare every file with its SHA-256, about a second for a gigabyte. Sizes are
             always compared.
-        target: of several bundles in one, the one for this target; by default the best for this machine.
+        runner: says, of several bundles in one, what the best is wanted for; by default this machine.
 
     Raises:
         BundleError: it is no bundle, or a file is missing or changed.
@@ -95,7 +97,7 @@ def open_bundle(path: str | Path, *, check_files: bool = True, target: str | Non
         if package is None:
             manifest = m.parse_manifest(described, str(path))
         else:
-            manifest, storage = choose(package, storage, str(path), target)
+            manifest, storage = choose(package, storage, str(path), runner())
         bundle = Bundle(path, manifest, storage)
         _check_files(path, manifest.files, storage, digests=check_files)
     except OSError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -31,8 +32,8 @@ def profile(
 
     For each kernel: its calls, time, share, 10^9 operations a second, and "of roofline": the least
     time this machine could take for its operations and bytes, divided by the measured time. The
-    machine's limits are measured first (multiply-adds, and copying arrays of several sizes). Where the
-    kernels' times do not add up to the latency within 10%, the difference is explained.
+    machine's limits are measured too (multiply-adds, and copying arrays of several sizes), on a device by
+    itself. Where the kernels' times do not add up to the latency within 10%, the difference is explained.
     """
     from edgetune.benchmarking.profile import profile as stage
     from edgetune.config import load_settings
@@ -48,14 +49,19 @@ def _print(console: Console, result: ProfileResult) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    machine = result.machine
+    machine, where = result.machine, "this machine" if result.device == "local" else result.device
     fastest, slowest = machine.bandwidth_gbps[0], machine.bandwidth_gbps[-1]
+    limits = (
+        "limits unknown"
+        if math.isinf(machine.peak_gflops)
+        else f"{machine.peak_gflops:.0f} GFLOP/s, {fastest[1]:.0f} GB/s within {byte_size(fastest[0])}, "
+        f"{slowest[1]:.0f} GB/s at {byte_size(slowest[0])}"
+    )
     console.print(
         f"{result.bundle}: {result.latency_ms:.3f} ms on {result.threads} threads "
         f"({result.kernels_ms:.3f} ms while observed)\n"
         f"{result.agreement.describe()}\n"
-        f"this machine: {machine.peak_gflops:.0f} GFLOP/s, {fastest[1]:.0f} GB/s within "
-        f"{byte_size(fastest[0])}, {slowest[1]:.0f} GB/s at {byte_size(slowest[0])}",
+        f"{where}: {limits}",
         markup=False,
     )
     columns = ("kernel", "calls", "us", "share", "GFLOP/s", "moved", "of roofline", "bound", "schedule")

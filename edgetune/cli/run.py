@@ -42,15 +42,14 @@ def run(
     name and dtype and of a shape that the bundle serves; without one they are random.
     """
     from edgetune.bundle.inputs import choose_inputs
-    from edgetune.bundle.reader import open_bundle
     from edgetune.config import load_settings
     from edgetune.runtime import load
-    from edgetune.sides.device_side import device_side, is_remote
+    from edgetune.sides.device_side import device_side, is_remote, open_for
 
     settings = load_settings({"device": device, "threads": threads}).settings
     where, threads = settings.device, settings.threads
     # The files are checked once: here for another machine, else by load.
-    opened = open_bundle(bundle, check_files=is_remote(where))
+    opened = open_for(bundle, where, check_files=is_remote(where))
     shapes = options.parse_fixed_shapes(shape)
     inputs = choose_inputs(opened, input_, None if input_ else seed, shapes)
     if is_remote(where):

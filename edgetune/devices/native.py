@@ -8,32 +8,23 @@ is named by the hash of all that it is made of, and kept in the user's cache.
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import os
 import re
 import shlex
 import shutil
 import subprocess
-import sys
-import tempfile
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
-
-import platformdirs
 
 from edgetune.atomic import filling
 from edgetune.cpu import architecture
 from edgetune.errors import DeviceError, ToolchainError
 from edgetune.resources import data_path
 from edgetune.toolchain import zig
-from edgetune.versions import PINS
+from edgetune.tvm_runtime import GLIBC, MANYLINUX, RUNTIME, cache_folder, package_libraries
+from edgetune.tvm_runtime import libraries as tvm_libraries
 
 RUNNER = "runner"
-_MANYLINUX = {
-    "x86_64": ("manylinux_2_28_x86_64", "manylinux_2_27_x86_64"),
-    "aarch64": ("manylinux_2_28_aarch64", "manylinux_2_27_aarch64"),
-}
 _LOADERS = {"x86_64": "ld-linux-x86-64.so.2", "aarch64": "ld-linux-aarch64.so.1"}
 _LIBC = (
     "libc.so.6",
@@ -44,10 +35,6 @@ _LIBC = (
     "libstdc++.so.6",
     "libgcc_s.so.1",
 )
-_REQUIRED = {"apache-tvm": ("libtvm_runtime.so",), "apache-tvm-ffi": ("libtvm_ffi.so",)}
-_OPTIONAL = ("libtvm_runtime_cuda.so",)
-GLIBC = "2.28"
-"""The oldest glibc that the wheels' libraries run with; the runner is compiled for it too."""
 _TIMEOUT_S = 600
 
 
@@ -89,7 +76,7 @@ def assemble(arch: str, own_libc: bool | None = None) -> RunnerFolder:
         DeviceError: there are no wheels for the architecture, or pip cannot fetch them.
         ToolchainError: no compiler works, or a C library is wanted and this machine has none for it.
     """
-    if arch not in _MANYLINUX:
+    if arch not in MANYLINUX:
         raise DeviceError(
             f"There is no native runner for {arch}: the package apache-tvm has no wheel for it. Install edgetune "
             "on the device, if it can be built there, and start `edgetune runner`."
@@ -97,10 +84,10 @@ def assemble(arch: str, own_libc: bool | None = None) -> RunnerFolder:
     libc = {} if own_libc is False else find_libc(arch)
     if own_libc and not libc:
         raise ToolchainError(missing_libc(arch))
-    libraries = {**runtime_libraries(arch), **libc}
+    libraries = {**tvm_libraries(arch), **libc}
     source = data_path("rpc") / "runner.c"
     digest = _digest(arch, {**libraries, source.name: source})
-    folder = _cache() / f"{arch}-{digest}"
+    folder = cache_folder() / f"{arch}-{digest}"
     if not folder.is_dir():
         with filling(folder) as made:
             for name, path in libraries.items():
@@ -142,26 +129,6 @@ def find_libc(arch: str) -> dict[str, Path]:
     return {name: found[name] for name in names} if set(names) <= set(found) else {}
 
 
-def runtime_libraries(arch: str) -> dict[str, Path]:
-    """Return TVM's runtime libraries for an architecture by file name.
-
-    Raises:
-        DeviceError: pip cannot fetch them.
-    """
-    found: dict[str, Path] = {}
-    for package, names in _REQUIRED.items():
-        folder = _installed(package) if arch == architecture() else _unpacked(package, arch)
-        for name in (*names, *_OPTIONAL):
-            if (folder / name).is_file():
-                found[name] = folder / name
-            elif name in names:
-                raise DeviceError(
-                    f"{package} {PINS[package]} for {arch} holds no {name}; run 'pip install --force-reinstall "
-                    f"{package}=={PINS[package]}', or remove {_cache()} and try again"
-                )
-    return found
-
-
 def compile_runner(source: Path, output: Path, arch: str) -> None:
     """Compile the runner with zig, else with the distribution's compiler for the architecture.
 
@@ -198,11 +165,11 @@ def _own_libc(arch: str) -> dict[str, Path]:
     if loader is None:
         return {}
     path = loader / _LOADERS[arch]
-    library = _installed("apache-tvm") / "libtvm_runtime.so"
+    library = package_libraries("apache-tvm") / RUNTIME
     done = subprocess.run(
         [str(path), "--list", str(library)],
         capture_output=True, text=True, timeout=60, check=False,
-        env={**os.environ, "LD_LIBRARY_PATH": str(_installed("apache-tvm-ffi"))},
+        env={**os.environ, "LD_LIBRARY_PATH": str(package_libraries("apache-tvm-ffi"))},
     )  # fmt: skip
     found = {
         name: Path(where)
@@ -217,51 +184,8 @@ def _own_libc(arch: str) -> dict[str, Path]:
     return found
 
 
-def _installed(package: str) -> Path:
-    """The folder of an installed package's libraries, without importing it."""
-    module = {"apache-tvm": "tvm", "apache-tvm-ffi": "tvm_ffi"}[package]
-    spec = importlib.util.find_spec(module)
-    if spec is None or not spec.submodule_search_locations:
-        raise ToolchainError(f"{package} is not installed; run 'pip install {package}=={PINS[package]}'")
-    return Path(next(iter(spec.submodule_search_locations))) / "lib"
-
-
 def _ffi_include() -> Path:
-    return _installed("apache-tvm-ffi").parent / "include"
-
-
-def _unpacked(package: str, arch: str) -> Path:
-    """The folder of a package's libraries for another architecture, fetched by pip when first needed."""
-    folder = _cache() / f"{package}-{PINS[package]}-{arch}"
-    if folder.is_dir():
-        return folder
-    with filling(folder) as made, tempfile.TemporaryDirectory(prefix="edgetune-") as work:
-        wheel = _download(package, arch, Path(work))
-        with zipfile.ZipFile(wheel) as archive:
-            for member in archive.namelist():
-                name = member.rpartition("/")[2]
-                if name in (*_REQUIRED[package], *_OPTIONAL):
-                    with archive.open(member) as data, open(made / name, "wb") as file:
-                        shutil.copyfileobj(data, file)
-    return folder
-
-
-def _download(package: str, arch: str, folder: Path) -> Path:
-    platforms = [word for name in _MANYLINUX[arch] for word in ("--platform", name)]
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
-    command += [*platforms, "--dest", str(folder), f"{package}=={PINS[package]}"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
-        said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-    except (OSError, subprocess.TimeoutExpired) as error:
-        said = str(error)
-    wheel = next(folder.glob("*.whl"), None)
-    if wheel is None:
-        raise DeviceError(
-            f"The runtime libraries for {arch} cannot be fetched: {said}. Adding a device of another "
-            f"architecture needs its wheel once; try `{' '.join(['pip', *command[3:5], *platforms, command[-1]])}`."
-        )
-    return wheel
+    return package_libraries("apache-tvm-ffi").parent / "include"
 
 
 def _digest(arch: str, files: dict[str, Path]) -> str:
@@ -269,7 +193,3 @@ def _digest(arch: str, files: dict[str, Path]) -> str:
     for name, path in sorted(files.items()):
         digest.update(name.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()[:16]
-
-
-def _cache() -> Path:
-    return Path(platformdirs.user_cache_dir("edgetune", appauthor=False)) / "runners"

@@ -21,19 +21,23 @@ from edgetune.kernels import plain
 from edgetune.kernels.registry import default_schedule
 from edgetune.metaschedule import apply_trace
 from edgetune.records import Choice, CompiledModel, Program, Task
+from edgetune.standalone.machine import Described, Front
 from edgetune.targets import Target
 from edgetune.toolchain import link_shared_fcompile
 
 _LOGGER = logging.getLogger("edgetune.graph")
 
 
-def compile_model(lowered: Lowered, choices: Sequence[Choice], target: Target) -> CompiledModel:
-    """Apply one schedule to each kernel and compile the model.
+def compile_model(
+    lowered: Lowered, choices: Sequence[Choice], target: Target, app: str | None = None
+) -> CompiledModel:
+    """Apply one schedule to each kernel and compile the model for TVM's virtual machine.
 
     Args:
         lowered: the model's kernels.
         choices: one for each task; a task without one gets its default schedule.
         target: what to generate code for.
+        app: the model's name, where its library is to have the C API too, with the runtime that it needs.
 
     Raises:
         ToolchainError: the library cannot be linked.
@@ -46,15 +50,26 @@ def compile_model(lowered: Lowered, choices: Sequence[Choice], target: Target) -
         mod = with_buildable_kernels(lowered, mod, target)
         with refusing(f"compiled for {target.name}"):
             executable, lifted = _generate(mod, target)
+    weights, programs = _shared_weights(lifted, lowered.programs)
+    functions = programs or (Program("main", lowered.inputs, lowered.outputs, tuple(range(len(weights)))),)
+    front = Front(target, None if app is None else Described(app, functions, weights))
     with tempfile.TemporaryDirectory(prefix="edgetune-") as folder:
         path = Path(folder, "model.so")
-        executable.export_library(str(path), fcompile=link_shared_fcompile(target))
+        executable.export_library(str(path), fcompile=link_shared_fcompile(target, front.link))
         library = path.read_bytes()
     names = {task.workload: task.name for task in lowered.tasks}
     symbols = {kernel: names[workload] for kernel, workload in lowered.kernels.items() if workload in names}
     symbols = {kernel: name for kernel, name in symbols.items() if kernel != name}
-    weights, programs = _shared_weights(lifted, lowered.programs)
-    return CompiledModel(library, weights, lowered.inputs, lowered.outputs, symbols, programs)
+    return CompiledModel(
+        library,
+        weights,
+        lowered.inputs,
+        lowered.outputs,
+        symbols,
+        programs,
+        files=front.files,
+        without_runtime=front.without_runtime,
+    )
 
 
 def _shared_weights(

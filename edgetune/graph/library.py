@@ -50,4 +50,4 @@ def compile_library(
                     "without --standalone, and with its weights in a file"
                 ) from error
             reason = str(error)
-    return replace(compile_model(lowered, choices, target), needs_vm=reason)
+    return replace(compile_model(lowered, choices, target, app=name), needs_vm=reason)

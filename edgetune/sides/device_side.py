@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from edgetune.bundle import manifest as m
-from edgetune.bundle.reader import Bundle
+from edgetune.bundle.package import Runner
+from edgetune.bundle.reader import Bundle, open_bundle
 from edgetune.bundle.serving import Serving
 from edgetune.cpu import architecture, missing_features
 from edgetune.devices.inventory import open_device
@@ -19,14 +21,14 @@ from edgetune.devices.session import Session, SessionError, lease
 from edgetune.devices.transport import Device
 from edgetune.dtypes import held, numpy_dtype, unheld
 from edgetune.errors import BundleError, DeviceError
-from edgetune.standalone.build import build_adapter
+from edgetune.standalone.build import build_adapter, build_limits
+from edgetune.tvm_runtime import start_machine
 
 LEASE_TIMEOUT_S = 180.0
 TRANSFER_TIMEOUT_S = 600.0
 RUN_TIMEOUT_S = 300.0
-_CPU, _POOLED_ALLOCATOR = 1, 2
 _MOST_RUNS = 10_000
-_ADAPTER = "adapter.so"
+_ADAPTER, _LIMITS = "adapter.so", "limits.so"
 
 
 def is_remote(device: str | Device | None) -> bool:
@@ -34,6 +36,24 @@ def is_remote(device: str | Device | None) -> bool:
     if isinstance(device, Device):
         return not device.shares_host
     return device not in (None, "local")
+
+
+def open_for(path: str | Path, device: str | Device | None, *, check_files: bool = True) -> Bundle:
+    """Open a bundle for the device that it is to run on: of several in one, the best one there.
+
+    Raises:
+        BundleError: it is no bundle, is damaged, or has no code for the device.
+        DeviceError: the device is unavailable.
+    """
+    if device is None or not is_remote(device):
+        return open_bundle(path, check_files=check_files)
+
+    def runner() -> Runner:
+        opened = device if isinstance(device, Device) else open_device(device, 1)
+        probe = opened.probe()
+        return Runner(f"device '{opened.name}'", probe.arch, frozenset(probe.features))
+
+    return open_bundle(path, check_files=check_files, runner=runner)
 
 
 @contextmanager
@@ -54,9 +74,10 @@ def device_side(
     """
     opened = device if isinstance(device, Device) else open_device(device, threads)
     with opened.up():
-        check_fits(bundle, opened.name, opened.probe())
+        probe = opened.probe()
+        check_fits(bundle, opened.name, probe)
         with lease(opened, LEASE_TIMEOUT_S) as session:
-            yield DeviceSide(bundle, inputs, session)
+            yield DeviceSide(bundle, inputs, session, probe)
 
 
 def check_fits(bundle: Bundle, name: str, probe: Probe) -> None:
@@ -88,7 +109,10 @@ class DeviceSide:
         load_s: seconds to load the library there, once its file has arrived.
     """
 
-    def __init__(self, bundle: Bundle, inputs: Mapping[str, np.ndarray], session: Session) -> None:
+    def __init__(
+        self, bundle: Bundle, inputs: Mapping[str, np.ndarray], session: Session, probe: Probe
+    ) -> None:
+        self._features = probe.features
         self.version = f"edgetune {bundle.manifest.versions['edgetune']}"
         self._session = session
         self._bundle = bundle
@@ -118,6 +142,36 @@ class DeviceSide:
         with self._guarded(RUN_TIMEOUT_S, "running the bundle"):
             arrays = zip(self._program.outputs, self._engine.outputs(), strict=True)
             return self._service.crop({item.name: unheld(array, item.dtype) for item, array in arrays})
+
+    def observe(self, runs: int) -> list[list[tuple[str, int, int]]]:
+        """Of every run, and each kernel in its order: name, nanoseconds, bytes of all tensors that it touches.
+
+        Raises:
+            BundleError: a virtual machine runs it, which tells nothing of its kernels from afar.
+        """
+        if not isinstance(self._engine, _Standalone):
+            raise BundleError(
+                f"the kernels of {self._bundle.path} cannot be timed on another machine, for TVM's virtual machine "
+                "runs it; compile it as a standalone library (--standalone), or run 'edgetune profile' there"
+            )
+        with self._guarded(RUN_TIMEOUT_S, "timing the kernels"):
+            return self._engine.observe(runs)
+
+    def limits(self, threads: int, sizes: Sequence[int]) -> tuple[float, list[tuple[int, float]]]:
+        """The device's 10^9 float32 operations a second, and, for working sets of these bytes, 10^9 bytes a second.
+
+        Raises:
+            DeviceError: it failed.
+            ToolchainError: what measures them cannot be compiled.
+        """
+        library = build_limits(self._bundle.manifest.target.mtriple, self._features)
+        with self._guarded(RUN_TIMEOUT_S, "measuring what it can do at best"):
+            self._session.upload(_LIMITS, library)
+            loaded = self._session.load(_LIMITS)
+            peak = float(loaded["edgetune_peak"](threads))
+            bandwidth = [(size, float(loaded["edgetune_bandwidth"](threads, size))) for size in sizes]
+            self._session.remove(_LIMITS)
+        return peak, bandwidth
 
     def memory_bytes(self) -> tuple[int, int]:
         """Peak resident memory of the session's process, and how much of it came after its start."""
@@ -157,8 +211,7 @@ class _VirtualMachine:
 
     def __init__(self, bundle: Bundle, program: m.ProgramEntry, session: Session) -> None:
         started = time.perf_counter()
-        self._machine = session.load(m.LIBRARY)["vm_load_executable"]()
-        self._machine["vm_initialization"](_CPU, 0, _POOLED_ALLOCATOR)
+        self._machine = start_machine(session.load(m.LIBRARY))
         self.load_s = time.perf_counter() - started
         self._function = program.function
         self._device = session.tvm_device("cpu")
@@ -205,6 +258,20 @@ class _Standalone:
         """Seconds of single runs."""
         evaluate = self._library.time_evaluator("edgetune_run", self._device, number=1, repeat=count)
         return [float(time_s) for time_s in evaluate().results]
+
+    def observe(self, runs: int) -> list[list[tuple[str, int, int]]]:
+        """Of every run and kernel its name, nanoseconds, and bytes."""
+        size = int(self._library["edgetune_kernels"](None))
+        text = _send([np.zeros(size, np.uint8)], self._device)[0]
+        self._library["edgetune_kernels"](text)
+        kernels = [line.split(" ", 1) for line in text.numpy().tobytes().decode().splitlines()]
+        times = _send([np.zeros(len(kernels), np.int64)], self._device)[0]
+        found = []
+        for _ in range(runs):
+            self._library["edgetune_observe"](times)
+            pairs = zip(kernels, times.numpy().tolist(), strict=True)
+            found.append([(name, int(time_ns), int(moved)) for (moved, name), time_ns in pairs])
+        return found
 
     def outputs(self) -> list[np.ndarray]:
         """Those of one run."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,8 +26,14 @@ MODEL_HEADER = "model.h"
 ARCHIVE = "libmodel.a"
 EXPORTS = "edgetune_*"
 """What a library shows of itself; all else is hidden."""
-_PROGRAM = "et_private_program"
+PROGRAM = "et_private_program"
 """What ``c/shared.c`` calls the program of the library that it is linked into."""
+
+
+_WIDE: tuple[tuple[frozenset[str], tuple[str, ...]], ...] = (
+    (frozenset({"avx512f"}), ("-mavx512f",)),
+    (frozenset({"avx", "fma"}), ("-mavx", "-mfma")),
+)
 
 
 @dataclass(frozen=True)
@@ -100,7 +106,7 @@ def _shared(objects: Sequence[bytes | Path], name: str, target: Target, work: Pa
         target.mtriple,
         page_size_bytes=target.toolchain.page_size_bytes,
         exports=EXPORTS,
-        aliases={_PROGRAM: program_symbol(name)},
+        aliases={PROGRAM: program_symbol(name)},
     )
     return output.read_bytes()
 
@@ -135,4 +141,26 @@ def build_adapter(mtriple: str, library: str) -> bytes:
         link_shared(
             runtime_objects(arch, ["adapter.c"]), output, mtriple, exports="__tvm_ffi_*", beside=[library]
         )
+        return output.read_bytes()
+
+
+def build_limits(mtriple: str, features: Collection[str]) -> bytes:
+    """A library of TVM's packed functions that measures what a machine can do at best.
+
+    Args:
+        mtriple: of the machine.
+        features: of its CPU, LLVM's names; its widest vectors are used where it is one of the x86 kind, and those of
+            its architecture's first version elsewhere.
+
+    Raises:
+        ToolchainError: there is no compiler or linker, or it failed.
+        OutputError: the temporary folder is full.
+    """
+    arch = architecture(mtriple.split("-")[0])
+    wide = next((flags for needed, flags in _WIDE if needed <= set(features)), ())
+    with tempfile.TemporaryDirectory(prefix="edgetune-limits-") as folder:
+        limits, output = Path(folder, "limits.o"), Path(folder, "limits.so")
+        compile_object(SOURCES / "limits.c", limits, arch, flags=wide)
+        parts = runtime_objects(arch, ["error.c", "pool.c"])
+        link_shared([limits, *parts], output, mtriple, exports="__tvm_ffi_*")
         return output.read_bytes()

@@ -76,6 +76,8 @@ _FUNCTIONS: Mapping[str, tuple[Any, list[Any]]] = {
     "num_kernels": (_INT, [_POINTER]),
     "input_info": (ctypes.POINTER(TensorInfo), [_POINTER, _INT]),
     "output_info": (ctypes.POINTER(TensorInfo), [_POINTER, _INT]),
+    "num_sizes": (_INT, [_POINTER]),
+    "open_size": (_STATUS, [_POINTER, _INT, _POINTER, _POINTER]),
     "kernel": (ctypes.POINTER(KernelInfo), [_POINTER, _INT]),
     "create": (_STATUS, [_POINTER, _POINTER, _POINTER, _POINTER]),
     "free": (None, [_POINTER]),
@@ -92,7 +94,7 @@ class Library:
 
     Raises:
         OSError: it cannot be loaded.
-        AttributeError: it is no standalone model.
+        AttributeError: it is no model with the C API.
     """
 
     def __init__(self, path: Path) -> None:
@@ -128,6 +130,7 @@ class Session:
 
     Attributes:
         inputs, outputs: in the model's order.
+        sizes: how many combinations of sizes the model has code for.
         buffers, results: the memory of the inputs and outputs by name; it goes with the session.
     """
 
@@ -139,6 +142,7 @@ class Session:
         cores: Sequence[int] = (),
         *,
         checksum: bool = False,
+        size: int = 0,
     ) -> None:
         """Open the model and create an instance.
 
@@ -148,12 +152,15 @@ class Session:
             threads: how many to run on; 0 for the model's own number.
             cores: numbers of those that additional threads run on; any by default.
             checksum: compare that of the weights, which takes a millisecond for 10 MB.
+            size: which combination of sizes the instance is for, 0 being the largest.
 
         Raises:
             CallError: the machine or the weights do not fit, or the system gives no memory or threads.
         """
         self._library = library
-        self._model, self._instance = self._open(weights, threads, cores, 0 if checksum else NO_CHECKSUM)
+        flags = 0 if checksum else NO_CHECKSUM
+        self._model, self._instance = self._open(weights, threads, cores, flags, size)
+        self.sizes = int(library.num_sizes(self._model))
         self.inputs = self._tensors(library.num_inputs, library.input_info)
         self.outputs = self._tensors(library.num_outputs, library.output_info)
         self.buffers = self._views(self.inputs, library.input)
@@ -185,11 +192,15 @@ class Session:
         return found
 
     def _open(
-        self, weights: np.ndarray, threads: int, cores: Sequence[int], flags: int
+        self, weights: np.ndarray, threads: int, cores: Sequence[int], flags: int, size: int
     ) -> tuple[ctypes.c_void_p, ctypes.c_void_p]:
-        library, model, instance, error = self._library, ctypes.c_void_p(), ctypes.c_void_p(), Error()
+        library, whole, model = self._library, ctypes.c_void_p(), ctypes.c_void_p()
+        instance, error = ctypes.c_void_p(), Error()
         pointer = ctypes.c_void_p(weights.ctypes.data if weights.size else None)
-        status = library.open_memory(pointer, weights.size, flags, ctypes.byref(model), ctypes.byref(error))
+        status = library.open_memory(pointer, weights.size, flags, ctypes.byref(whole), ctypes.byref(error))
+        if status == 0:
+            status = library.open_size(whole, size, ctypes.byref(model), ctypes.byref(error))
+            library.close(whole)
         if status != 0:
             raise CallError(status, error.message.decode(errors="replace"))
         numbers = (ctypes.c_int32 * len(cores))(*cores)

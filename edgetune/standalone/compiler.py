@@ -79,7 +79,12 @@ def archiver(arch: str) -> tuple[str, ...]:
 
 
 def compile_object(
-    source: Path, output: Path, arch: str, *, defines: Mapping[str, str] | None = None
+    source: Path,
+    output: Path,
+    arch: str,
+    *,
+    defines: Mapping[str, str] | None = None,
+    flags: Sequence[str] = (),
 ) -> None:
     """Compile one C file into a relocatable object that exports what its declarations say.
 
@@ -88,8 +93,8 @@ def compile_object(
         OutputError: the disk is full.
     """
     options = [f"-D{name}={value}" if value else f"-D{name}" for name, value in (defines or {}).items()]
-    flags = (*_FLAGS, *_ARCH_FLAGS.get(arch, ()))
-    command = [*find_compiler(arch), *flags, *options, f"-I{SOURCES}", "-c", str(source), "-o", str(output)]
+    options += [*_FLAGS, *_ARCH_FLAGS.get(arch, ()), *flags]
+    command = [*find_compiler(arch), *options, f"-I{SOURCES}", "-c", str(source), "-o", str(output)]
     with tempfile.TemporaryDirectory(prefix="edgetune-cc-") as cache:
         # zig keeps what it compiles for good: nothing of ours is compiled twice.
         environment = os.environ | {"ZIG_GLOBAL_CACHE_DIR": cache, "ZIG_LOCAL_CACHE_DIR": cache}

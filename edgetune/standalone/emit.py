@@ -59,10 +59,60 @@ def program_symbol(name: str) -> str:
     return f"edgetune_program_{identifier(name)}"
 
 
-def emit_program(program: Program, identity: Identity, weights: PackedWeights) -> str:
-    """The C source of a model's program.
+@dataclass(frozen=True)
+class MachineTensor:
+    """A tensor as TVM's virtual machine takes it: DLPack's code and bits of its type, its shape."""
 
-    Where the weights are embedded, it is compiled with ``EDGETUNE_WEIGHTS``, the path of their file.
+    code: int
+    bits: int
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class MachineCall:
+    """A call of the virtual machine: ``symbol`` in C, its function, how many of the tensors are arguments."""
+
+    symbol: str
+    function: str
+    arguments: int
+    tensors: tuple[MachineTensor, ...]
+
+
+def emit_machine_call(call: MachineCall) -> str:
+    """The C source of a step that calls the virtual machine."""
+    rows, shapes = [], []
+    for index, tensor in enumerate(call.tensors):
+        if tensor.shape:
+            shapes.append(_table("int64_t", f"machine_shape{index}", map(str, tensor.shape)))
+        shape = f"machine_shape{index}" if tensor.shape else "NULL"
+        rows.append(f"{{{len(tensor.shape)}, {tensor.code}, {tensor.bits}, {shape}}}")
+    return "\n".join(
+        [
+            '#include "vm.h"\n',
+            *shapes,
+            _table("et_vm_tensor", "machine_tensors", rows),
+            f"int {call.symbol}(void *self, et_any *places, int32_t count, et_any *result) {{",
+            f"  static const et_vm_function function = {{{_text(call.function)}, {call.arguments}, "
+            f"{len(call.tensors) - call.arguments}, machine_tensors}};",
+            "  (void)self, (void)count, (void)result;",
+            "  return et_vm_run(&function, places);\n}\n",
+        ]
+    )
+
+
+def emit_ffi_version(version: Sequence[int]) -> str:
+    """The C source of the version of tvm-ffi that a model for the virtual machine wants."""
+    numbers = ", ".join(map(str, version))
+    return f'#include "vm.h"\nconst uint32_t et_vm_ffi_version[3] = {{{numbers}}};\n'
+
+
+def emit_program(
+    program: Program, identity: Identity, weights: PackedWeights, *, symbol: str = "", following: str = ""
+) -> str:
+    """The C source of a model's program, in the variable ``symbol``, by default the model's own.
+
+    ``following`` is the variable of its program for the next combination of sizes, if there is one. Where the
+    weights are embedded, it is compiled with ``EDGETUNE_WEIGHTS``, the path of their file.
     """
     symbols = sorted({step.symbol for step in program.steps if step.symbol})
     declared = [f"int {symbol}(void *, et_any *, int32_t, et_any *);" for symbol in symbols]
@@ -82,7 +132,8 @@ def emit_program(program: Program, identity: Identity, weights: PackedWeights) -
             "kernels",
             (f"{{{_text(step.kernel)}, {step.size_bytes}u}}" for step in program.steps),
         ),
-        _definition(program, identity, weights),
+        f"extern const edgetune_program {following};\n" if following else "",
+        _definition(program, identity, weights, symbol or program_symbol(identity.name), following),
     ]
     return "\n".join(parts)
 
@@ -134,7 +185,9 @@ def _steps(program: Program) -> Iterable[str]:
         first += count
 
 
-def _definition(program: Program, identity: Identity, weights: PackedWeights) -> str:
+def _definition(
+    program: Program, identity: Identity, weights: PackedWeights, symbol: str, following: str
+) -> str:
     fields = {
         "version": "ET_PROGRAM_VERSION",
         "threads": str(identity.threads),
@@ -154,9 +207,9 @@ def _definition(program: Program, identity: Identity, weights: PackedWeights) ->
         "weights_bytes": f"{weights.size_bytes}u",
         "weights_checksum": f"{weights.checksum}u",
         "weights": "WEIGHTS",
+        "next": f"&{following}" if following else "NULL",
     }
     lines = "".join(f"  .{field} = {value},\n" for field, value in fields.items())
-    symbol = program_symbol(identity.name)
     return f"extern const edgetune_program {symbol};\nconst edgetune_program {symbol} = {{\n{lines}}};\n"
 
 

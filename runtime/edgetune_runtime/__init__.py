@@ -1,4 +1,4 @@
-"""Runs standalone bundles of edgetune: ctypes and NumPy, nothing else.
+"""Runs bundles of edgetune: ctypes and NumPy, nothing else.
 
 model = edgetune_runtime.load("classifier")
 outputs = model.run({"x": array})
@@ -10,7 +10,7 @@ import hashlib
 import json
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from edgetune_runtime.cpu import architecture, missing_features
 __all__ = ["BundleError", "Model", "load"]
 
 _MANIFEST, _LIBRARY, _WEIGHTS = "manifest.json", "model.so", "weights.bin"
+_RUNTIME = ("libtvm_ffi.so", "libtvm_runtime.so", "libtvm_runtime_extra.so")
 _NEWEST_SCHEMA_VERSION = 3
 
 
@@ -30,7 +31,7 @@ class BundleError(Exception):
 
 
 def load(bundle: str | Path, *, threads: int = 0, check_files: bool = True) -> Model:
-    """Load a standalone bundle.
+    """Load a bundle: a standalone one, or one with TVM's runtime libraries in it.
 
     Args:
         bundle: its folder; of several in one, the best for this machine is taken.
@@ -38,23 +39,21 @@ def load(bundle: str | Path, *, threads: int = 0, check_files: bool = True) -> M
         check_files: compare every file with its SHA-256 first.
 
     Raises:
-        BundleError: it is no standalone bundle, is damaged, or was made for another machine.
+        BundleError: it is no bundle, is damaged, was made for another machine, or lacks TVM's runtime libraries.
     """
     folder = Path(bundle)
     content = _read_manifest(folder / _MANIFEST)
     names: Mapping[str, str] = {}
     if content["schema_version"] == 3:
         content, names = _choose(folder, content, check_files)
-    if content.get("engine") != "standalone":
-        raise BundleError(
-            f"{folder} needs TVM to run; make a standalone one with 'edgetune compile --standalone'"
-        )
-    if reason := _unfit(content["target"]):
+    if reason := _unfit(content):
         raise BundleError(f"{folder} does not run here: this machine {reason}; compile one for this machine")
-    paths = {name: folder / names.get(name, name) for name in (_LIBRARY, _WEIGHTS)}
+    runtime = _RUNTIME if content["engine"] == "vm" else ()
+    wanted = [_LIBRARY, _WEIGHTS, *(name for name in runtime if name in content["files"])]
+    paths = {name: folder / names.get(name, name) for name in wanted}
     for name, path in paths.items():
         _check_file(path, content["files"][name], check_files)
-    return Model(folder, content, paths[_LIBRARY], paths[_WEIGHTS], threads)
+    return Model(folder, content, paths, threads)
 
 
 class Model:
@@ -62,21 +61,26 @@ class Model:
 
     Attributes:
         name: the model's. manifest: all that the bundle says about itself.
-        inputs, outputs: names, dtypes and shapes, in the model's order.
+        inputs, outputs: names, dtypes and shapes, in the model's order; where sizes vary, the largest ones.
     """
 
     def __init__(
-        self, folder: Path, manifest: dict[str, Any], library: Path, weights: Path, threads: int
+        self, folder: Path, manifest: dict[str, Any], files: Mapping[str, Path], threads: int
     ) -> None:
         self.manifest = manifest
         self.name = manifest["model"]["name"]
         self._lock = threading.Lock()
+        weights = files[_WEIGHTS]
         data = np.memmap(weights, np.uint8, "r") if weights.stat().st_size else np.empty(0, np.uint8)
+        threads = threads or manifest["threads"]
         try:
-            self._session = Session(_load_library(library), data, threads or manifest["threads"])
+            library = _load_library(files)
+            self._sessions = [Session(library, data, threads)]
+            count = self._sessions[0].sizes
+            self._sessions += [Session(library, data, threads, size=size) for size in range(1, count)]
         except (OSError, AttributeError, CallError) as error:
             raise BundleError(f"{folder} cannot be loaded: {error}; build the bundle again") from error
-        self.inputs, self.outputs = self._session.inputs, self._session.outputs
+        self.inputs, self.outputs = self._sessions[0].inputs, self._sessions[0].outputs
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Run once, on one array for each input by name; the outputs by name, which are the caller's.
@@ -85,13 +89,14 @@ class Model:
             ValueError: an input is missing, unknown, or has another dtype or shape.
             BundleError: a kernel failed.
         """
-        if set(inputs) != set(self._session.buffers):
-            raise ValueError(
-                f"{self.name} takes the inputs {', '.join(self._session.buffers)}, not {list(inputs)}"
-            )
+        arrays = {name: np.asarray(value) for name, value in inputs.items()}
+        if set(arrays) != {tensor.name for tensor in self.inputs}:
+            names = ", ".join(tensor.name for tensor in self.inputs)
+            raise ValueError(f"{self.name} takes the inputs {names}, not {list(arrays)}")
+        session = self._for({name: array.shape for name, array in arrays.items()})
         with self._lock:
-            for name, buffer in self._session.buffers.items():
-                array = np.asarray(inputs[name])
+            for name, buffer in session.buffers.items():
+                array = arrays[name]
                 if array.dtype != buffer.dtype or array.shape != buffer.shape:
                     raise ValueError(
                         f"input {name} of {self.name} is {array.dtype}{list(array.shape)}, it takes "
@@ -99,10 +104,25 @@ class Model:
                     )
                 buffer[...] = array
             try:
-                self._session.run()
+                session.run()
             except CallError as error:
                 raise BundleError(f"{self.name} failed while running: {error}") from error
-            return {name: result.copy() for name, result in self._session.results.items()}
+            return {name: result.copy() for name, result in session.results.items()}
+
+    def _for(self, shapes: Mapping[str, Sequence[int]]) -> Session:
+        """The session for inputs of these shapes."""
+        for session in self._sessions:
+            if all(buffer.shape == shapes[name] for name, buffer in session.buffers.items()):
+                return session
+        if len(self._sessions) == 1:
+            return self._sessions[0]
+        served = "; ".join(
+            ", ".join(f"{tensor.name}{list(tensor.shape)}" for tensor in session.inputs)
+            for session in self._sessions
+        )
+        raise ValueError(
+            f"{self.name} has no code for inputs of the shapes {dict(shapes)}, but for: {served}"
+        )
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:
@@ -131,20 +151,24 @@ def _choose(folder: Path, package: dict[str, Any], check: bool) -> tuple[dict[st
         path = folder / variant["manifest"]
         _check_file(path, package["files"][path.name], check)
         content = _read_manifest(path)
-        reason = _unfit(content["target"]) or ("" if content.get("engine") == "standalone" else "has no TVM")
+        reason = _unfit(content)
         if not reason:
             return content, variant["files"]
         reasons.append(f"{variant['target']}: this machine {reason}")
     raise BundleError(f"{folder} does not run here ({'; '.join(reasons)}); compile one for this machine")
 
 
-def _unfit(target: Mapping[str, Any]) -> str:
-    """Why this machine does not run code for a target, after "this machine"; empty where it does."""
+def _unfit(manifest: Mapping[str, Any]) -> str:
+    """Why this machine does not run a bundle, after "this machine"; empty where it does."""
+    target = manifest["target"]
     wanted = architecture(target["mtriple"].split("-")[0])
     if target["kind"] != "llvm" or wanted != architecture():
         return f"is {architecture()}, not {wanted}"
-    missing = missing_features(target["cpu_features"])
-    return f"lacks the CPU features {', '.join(missing)}" if missing else ""
+    if missing := missing_features(target["cpu_features"]):
+        return f"lacks the CPU features {', '.join(missing)}"
+    if manifest["engine"] == "vm" and _RUNTIME[0] not in manifest["files"]:
+        return "has no TVM, and neither has the bundle"
+    return ""
 
 
 def _check_file(path: Path, entry: Mapping[str, Any], check: bool) -> None:
@@ -163,13 +187,14 @@ def _check_file(path: Path, entry: Mapping[str, Any], check: bool) -> None:
         raise BundleError(f"{path} was changed or damaged; copy the bundle again")
 
 
-def _load_library(path: Path) -> Library:
+def _load_library(files: Mapping[str, Path]) -> Library:
     # Under a name of its own: the system gives a library that it has loaded under the same name before, even where
-    # the file was replaced by another since.
+    # the file was replaced by another since. TVM's libraries are looked for beside it.
     with tempfile.TemporaryDirectory(prefix="edgetune-") as folder:
-        link = Path(folder, _LIBRARY)
-        link.symlink_to(path.resolve())
-        library = Library(link)
+        for name, path in files.items():
+            if name != _WEIGHTS:
+                Path(folder, name).symlink_to(path.resolve())
+        library = Library(Path(folder, _LIBRARY))
     if library.api_version() != API_VERSION:
         raise OSError("it has another version of the C API")
     return library

@@ -184,7 +184,7 @@ def test_what_needs_the_virtual_machine_is_refused_with_the_reason(tmp_path: Pat
     # Without the option it is made for the virtual machine, and says why.
     result = edgetune.compile(model, out=tmp_path / "bundle")
     assert isinstance(edgetune.load(result.bundle), edgetune.LoadedModel)
-    assert any("needs TVM's runtime on the device, for a kernel calls" in note for note in result.notes)
+    assert any("needs TVM's virtual machine, for a kernel calls" in note for note in result.notes)
 
 
 def test_sizes_that_vary_are_refused(tmp_path: Path) -> None:

@@ -138,7 +138,7 @@ def test_an_app_in_cpp_takes_the_best(bundles, tmp_path, run_cli):
     # (0.5 + 1) + ((0.5 + 1) + 0.5): the weight at 8 is 1.
     assert run([app, out]) == "x 3.5 3\n1 y holds values of another type\n"
     assert run([app, bundles[0]]) == "x 3.5 3\n1 y holds values of another type\n"
-    assert "is no standalone model" in run([app, bundles[3]])
+    assert "is no edgetune model" in run([app, bundles[3]])
     assert run([app, bundles[2]]).startswith("5 hand made was compiled for ")
     (out / "weights.bin").write_bytes(bytes(4064))
     assert "were changed or damaged" in run([app, out])

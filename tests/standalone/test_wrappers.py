@@ -90,7 +90,7 @@ def test_rust(written: Callable[..., Path], tmp_path: Path) -> None:
     assert run([*command, damaged(bundle, tmp_path)], env=environment) == (
         "error: the weights of hand made were changed or damaged; copy them again\n"
     )
-    assert "is no standalone model" in run([*command, tmp_path / "none"], env=environment)
+    assert "is no edgetune model" in run([*command, tmp_path / "none"], env=environment)
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,8 @@
-/* The C API of a standalone edgetune model (C99; C++ may include it too).
+/* The C API of an edgetune model (C99; C++ may include it too).
  *
  * A model is one shared library (model.so) or one static library (libmodel.a) with a file of weights beside
- * it, or with the weights inside. It needs libc and libm, nothing of TVM, Python or C++.
+ * it, or with the weights inside. A standalone one needs libc and libm, nothing of TVM, Python or C++. One that
+ * needs TVM's virtual machine has the same functions, in a model.so that finds TVM's runtime libraries beside itself.
  *
  *     edgetune_model *model;
  *     edgetune_instance *instance;
@@ -16,7 +17,8 @@
  * threads. edgetune_close and edgetune_free may be called in any order: the weights go with the last user.
  *
  * Threads: functions of a model may be called from any thread. An instance is used by one thread at a time;
- * any number of instances run side by side. edgetune_run allocates nothing and takes no lock.
+ * any number of instances run side by side. edgetune_run allocates nothing and takes no lock (with the virtual
+ * machine it does both).
  *
  * Errors: a function that can fail returns a status. edgetune_open* and edgetune_create explain it in an
  * edgetune_error of the caller's (may be NULL), all others in edgetune_last_error(instance).
@@ -82,7 +84,8 @@ typedef struct edgetune_tensor_info {
   size_t size_bytes;
 } edgetune_tensor_info;
 
-/* One call of a kernel, in the order of the run; bytes: of all tensors that it reads or writes. */
+/* One call of a kernel, in the order of the run; bytes: of all tensors that it reads or writes. The virtual machine
+ * counts as one. */
 typedef struct edgetune_kernel_info {
   const char *name;
   uint64_t bytes;
@@ -91,8 +94,10 @@ typedef struct edgetune_kernel_info {
 /* What edgetune_create may be told; zero in any field means its default. */
 typedef struct edgetune_options {
   int32_t threads;      /* default: what the model was compiled for. The calling thread is one of them. */
-  int32_t spin_us;      /* how long idle threads wait awake for the next kernel; default 100, -1: not at all */
-  const int32_t *cores; /* numbers of the cores that the additional threads may run on; default: any */
+  int32_t spin_us;      /* how long idle threads wait awake for the next kernel; default 100, -1: not at all. The
+                         * virtual machine's threads do as they please. */
+  const int32_t *cores; /* numbers of the cores that the additional threads may run on (with the virtual machine the
+                         * calling one too); default: any */
   int32_t num_cores;
 } edgetune_options;
 
@@ -147,6 +152,13 @@ EDGETUNE_API const edgetune_kernel_info *edgetune_kernel(const edgetune_model *m
 /* The index of a name, -1 where there is none. */
 EDGETUNE_API int32_t edgetune_find_input(const edgetune_model *model, const char *name);
 EDGETUNE_API int32_t edgetune_find_output(const edgetune_model *model, const char *name);
+
+/* Where sizes vary, a model has a program for each combination of them, and an open one is that for the largest.
+ * num_sizes: how many there are. open_size: the one at an index, 0 being the largest, as a model of its own that
+ * shares the weights; close it too. */
+EDGETUNE_API int32_t edgetune_num_sizes(const edgetune_model *model);
+EDGETUNE_API edgetune_status edgetune_open_size(edgetune_model *model, int32_t index, edgetune_model **sized,
+                                                edgetune_error *error);
 
 /* ---- an instance ---- */
 EDGETUNE_API edgetune_status edgetune_create(edgetune_model *model, const edgetune_options *options,

@@ -1,4 +1,4 @@
-/* Standalone models loaded while the app runs, several side by side (C99, header only, over dlopen).
+/* Models loaded while the app runs, several side by side (C99, header only, over dlopen).
  *
  *     edgetune_library library;
  *     if (edgetune_library_load("model.so", &library, &error) != EDGETUNE_OK) { puts(error.message); return 1; }
@@ -20,8 +20,8 @@
 #define EDGETUNE_FUNCTIONS(F)                                                                                \
   F(api_version) F(version) F(open) F(open_memory) F(close) F(model_name) F(model_target) F(model_threads)   \
   F(model_arena_bytes) F(num_inputs) F(num_outputs) F(num_kernels) F(input_info) F(output_info) F(kernel)    \
-  F(find_input) F(find_output) F(create) F(free) F(set_input) F(bind_input) F(bind_output) F(input) F(run)   \
-  F(output) F(get_output) F(last_error) F(set_profile_hook)
+  F(find_input) F(find_output) F(num_sizes) F(open_size) F(create) F(free) F(set_input) F(bind_input)        \
+  F(bind_output) F(input) F(run) F(output) F(get_output) F(last_error) F(set_profile_hook)
 /* clang-format on */
 
 typedef struct edgetune_library {
@@ -51,7 +51,7 @@ static inline edgetune_status edgetune_library_load(const char *path, edgetune_l
   if (missing == NULL && library->api_version() != EDGETUNE_API_VERSION) missing = "it has another API version";
   if (missing == NULL) return EDGETUNE_OK;
   error->status = EDGETUNE_ERROR_FILE;
-  snprintf(error->message, sizeof error->message, "%.100s is no standalone model: %.120s", path, missing);
+  snprintf(error->message, sizeof error->message, "%.100s is no edgetune model: %.120s", path, missing);
   if (library->handle != NULL) dlclose(library->handle);
   library->handle = NULL;
   return EDGETUNE_ERROR_FILE;

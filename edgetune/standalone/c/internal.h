@@ -78,7 +78,7 @@ typedef struct et_step {
   uint64_t bytes;
 } et_step;
 
-#define ET_PROGRAM_VERSION 1
+#define ET_PROGRAM_VERSION 2
 
 struct edgetune_program {
   uint32_t version; /* ET_PROGRAM_VERSION */
@@ -96,7 +96,8 @@ struct edgetune_program {
   uint64_t arena_bytes;     /* of intermediate tensors */
   uint64_t workspace_bytes; /* that the kernels want at most on one thread */
   uint64_t weights_bytes, weights_checksum;
-  const void *weights; /* inside the library; NULL: in a file */
+  const void *weights;          /* inside the library; NULL: in a file */
+  const edgetune_program *next; /* for another combination of sizes, on the same weights */
 };
 
 /* In a static library, names of the runtime's own parts stand beside those of the app. */

@@ -19,7 +19,8 @@ enum { DEFAULT_SPIN_US = 100 };
 struct edgetune_model {
   const edgetune_program *program;
   const unsigned char *weights;
-  void *mapped; /* NULL: the weights are not ours to unmap */
+  void *mapped;           /* NULL: the weights are not ours to unmap */
+  edgetune_model *parent; /* whose weights these are; NULL: its own */
   _Atomic uint32_t users;
 };
 
@@ -129,7 +130,33 @@ edgetune_status edgetune_open_program(const edgetune_program *program, const cha
 void edgetune_close(edgetune_model *model) {
   if (model == NULL || atomic_fetch_sub(&model->users, 1) != 1) return;
   if (model->mapped != NULL) munmap(model->mapped, (size_t)model->program->weights_bytes);
+  edgetune_close(model->parent);
   free(model);
+}
+
+/* All programs, from that of a model which was not opened by its size. */
+static const edgetune_program *sized(const edgetune_model *model, int32_t index) {
+  const edgetune_program *program = model->parent == NULL ? model->program : model->parent->program;
+  while (program != NULL && index-- > 0) program = program->next;
+  return program;
+}
+
+int32_t edgetune_num_sizes(const edgetune_model *model) {
+  int32_t count = 0;
+  while (sized(model, count) != NULL) count++;
+  return count;
+}
+
+edgetune_status edgetune_open_size(edgetune_model *model, int32_t index, edgetune_model **out, edgetune_error *error) {
+  const edgetune_program *program = model == NULL || out == NULL || index < 0 ? NULL : sized(model, index);
+  if (program == NULL)
+    return ET_FAIL(error, EDGETUNE_ERROR_ARGUMENT, "there is no such combination of sizes; see edgetune_num_sizes");
+  edgetune_model *parent = model->parent == NULL ? model : model->parent;
+  edgetune_status status = open_model(program, parent->weights, NULL, EDGETUNE_NO_CHECKSUM, out, error);
+  if (status != EDGETUNE_OK) return status;
+  (*out)->parent = parent;
+  atomic_fetch_add(&parent->users, 1);
+  return EDGETUNE_OK;
 }
 
 const char *edgetune_model_name(const edgetune_model *model) { return model->program->name; }

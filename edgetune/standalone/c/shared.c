@@ -1,7 +1,7 @@
 /* The functions that open the model of a shared library, whose program the linker puts in here. */
 #include "internal.h"
 
-extern const edgetune_program et_private_program;
+extern __attribute__((visibility("hidden"))) const edgetune_program et_private_program;
 
 edgetune_status edgetune_open(const char *weights_path, uint32_t flags, edgetune_model **model,
                               edgetune_error *error) {

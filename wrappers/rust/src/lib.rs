@@ -102,14 +102,14 @@ macro_rules! api {
                 let handle = unsafe { dlopen(text.as_ptr(), RTLD_NOW) };
                 if handle.is_null() {
                     let reason = unsafe { CStr::from_ptr(dlerror()) }.to_string_lossy().into_owned();
-                    return Err(Error { status: ERROR_FILE, message: format!("{} is no standalone model: {reason}", path.display()) });
+                    return Err(Error { status: ERROR_FILE, message: format!("{} is no edgetune model: {reason}", path.display()) });
                 }
                 $(
                     let name = concat!("edgetune_", stringify!($name), "\0");
                     let $name = unsafe { dlsym(handle, name.as_ptr().cast()) };
                     if $name.is_null() {
                         unsafe { dlclose(handle) };
-                        return Err(Error { status: ERROR_FILE, message: format!("{} is no standalone model: it has no function {name}", path.display()) });
+                        return Err(Error { status: ERROR_FILE, message: format!("{} is no edgetune model: it has no function {name}", path.display()) });
                     }
                 )*
                 // SAFETY: the types are those of edgetune.h, whose version is compared next.
