@@ -1,7 +1,8 @@
 """Damages bundles in every way it can think of: each must be refused in one sentence, or run as if undamaged.
 
-    python benchmarks/fuzz_bundles.py BUNDLE --count 5000 [--seed 0]
+    python benchmarks/fuzz_bundles.py BUNDLE --count 5000 [--seed 0] [--small]
 
+``--small`` loads them with the package edgetune-runtime in place of edgetune. Merged bundles are damaged too.
 ``BUNDLE`` is a directory or a ``.tar``; damaged copies of it are loaded in child processes. A crash, an exception
 that is not a BundleError, a message of several lines and a wrong output all count as failures: exit code 1.
 Damages: a byte changed, bytes cut off or added anywhere, a file emptied, missing, replaced by another or a
@@ -11,7 +12,9 @@ directory, and fields of the manifest changed with its digest made to fit.
 from __future__ import annotations
 
 import argparse
+import atexit
 import collections
+import hashlib
 import json
 import multiprocessing
 import random
@@ -19,6 +22,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -76,12 +80,37 @@ def damage(path: Path, rng: random.Random) -> str:
 
 
 def change_field(path: Path, rng: random.Random) -> str:
-    """Change one value in the manifest, and its digest with it."""
+    """Change one value in the manifest, and its digest with it; the hash of a merged bundle's other manifests too."""
     from edgetune.bundle.manifest import with_digest
 
     content = json.loads(path.read_text())
     content.pop("digest")
-    place, names = content, []
+    if content["schema_version"] == 3 and rng.random() < 0.7:
+        return change_variant(path, content, rng)
+    changed = change_value(content, rng)
+    path.write_bytes(with_digest(content))
+    return f"field {changed}"
+
+
+def change_variant(path: Path, package: dict[str, Any], rng: random.Random) -> str:
+    """Change a value in the manifest of a variant, and all that guards it."""
+    from edgetune.bundle.manifest import with_digest
+
+    name = rng.choice(package["variants"])["manifest"]
+    content = json.loads((path.parent / name).read_text())
+    content.pop("digest")
+    changed = change_value(content, rng)
+    data = with_digest(content)
+    (path.parent / name).write_bytes(data)
+    package["files"][name] |= {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    path.write_bytes(with_digest(package))
+    return f"field {changed} of {name}"
+
+
+def change_value(content: dict[str, Any], rng: random.Random) -> str:
+    """Change or remove one value somewhere in the content, and say which."""
+    place: Any = content
+    names = []
     while True:
         keys = list(place) if isinstance(place, dict) else range(len(place))
         key = rng.choice(list(keys))
@@ -94,23 +123,46 @@ def change_field(path: Path, rng: random.Random) -> str:
         del place[key]
     else:
         place[key] = rng.choice(_VALUES)
-    path.write_bytes(with_digest(content))
-    return f"field {'.'.join(names)}"
+    return ".".join(names)
 
 
-def attempt(bundle: Path, inputs: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> str:
+@dataclass(frozen=True)
+class Loader:
+    """What loads bundles: the function, and what it and the model's ``run`` may raise."""
+
+    load: Callable[[Path], Any]
+    refusals: tuple[type[Exception], ...]
+
+
+def loader(small: bool) -> Loader:
+    """The package edgetune-runtime, made of its sources, or edgetune itself."""
+    if not small:
+        import edgetune
+
+        return Loader(edgetune.load, (edgetune.BundleError, edgetune.UsageError))
+    root = Path(__file__).resolve().parent.parent
+    folder = Path(tempfile.mkdtemp(prefix="edgetune-fuzz-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    package = shutil.copytree(root / "runtime/edgetune_runtime", folder / "edgetune_runtime")
+    for source in ("standalone/capi.py", "cpu.py"):
+        shutil.copy(root / "edgetune" / source, package)
+    sys.path.insert(0, str(folder))
+    import edgetune_runtime
+
+    return Loader(edgetune_runtime.load, (edgetune_runtime.BundleError, ValueError))
+
+
+def attempt(bundle: Path, by: Loader, inputs: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> str:
     """Load and run a damaged bundle: ``refused``, ``ran``, or what is wrong."""
-    import edgetune
-
     try:
-        model = edgetune.load(bundle)
-    except edgetune.BundleError as error:
+        model = by.load(bundle)
+    except by.refusals[0] as error:
         return "refused" if "\n" not in str(error) else f"several lines: {error}"
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     try:
         outputs = model.run(inputs)
-    except (edgetune.UsageError, edgetune.BundleError):
+    except by.refusals:
         return "refused"
     except Exception as error:
         return f"running: {type(error).__name__}: {error}"
@@ -118,25 +170,29 @@ def attempt(bundle: Path, inputs: dict[str, np.ndarray], expected: dict[str, np.
     return "ran" if same else "wrong outputs"
 
 
-def batch(bundle: Path, seed: int, numbers: range, tell: Callable[[tuple[int, str, str]], None]) -> None:
+def batch(
+    bundle: Path, seed: int, numbers: range, small: bool, tell: Callable[[tuple[int, str, str]], None]
+) -> None:
     """Damage and try, in a child process; every attempt is announced before it is made."""
-    import edgetune
     from edgetune.bundle.inputs import choose_inputs
     from edgetune.bundle.reader import open_bundle
 
+    by = loader(small)
     inputs = choose_inputs(open_bundle(bundle), None)
-    expected = edgetune.load(bundle).run(inputs)
+    expected = by.load(bundle).run(inputs)
     with tempfile.TemporaryDirectory(prefix="edgetune-fuzz-") as folder:
         for number in numbers:
             copy = Path(folder, f"{number}{bundle.suffix}")
             (shutil.copytree if bundle.is_dir() else shutil.copyfile)(bundle, copy)
             what = damage(copy, random.Random(f"{seed}:{number}"))
             tell((number, what, "crashed"))
-            tell((number, what, attempt(copy, inputs, expected)))
+            tell((number, what, attempt(copy, by, inputs, expected)))
             shutil.rmtree(copy) if copy.is_dir() else copy.unlink()
 
 
-def fuzz(bundle: Path, count: int, seed: int = 0) -> tuple[collections.Counter[str], list[str]]:
+def fuzz(
+    bundle: Path, count: int, seed: int = 0, small: bool = False
+) -> tuple[collections.Counter[str], list[str]]:
     """How many were refused and ran, and what went wrong."""
     context = multiprocessing.get_context("spawn")
     found: dict[int, tuple[str, str]] = {}
@@ -144,7 +200,7 @@ def fuzz(bundle: Path, count: int, seed: int = 0) -> tuple[collections.Counter[s
     while next_number < count:
         receiver, sender = context.Pipe(duplex=False)
         numbers = range(next_number, min(count, next_number + BATCH))
-        child = context.Process(target=batch, args=(bundle, seed, numbers, sender.send))
+        child = context.Process(target=batch, args=(bundle, seed, numbers, small, sender.send))
         child.start()
         sender.close()
         try:
@@ -170,8 +226,9 @@ def main() -> int:
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--count", type=int, default=5000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--small", action="store_true", help="load with the package edgetune-runtime")
     options = parser.parse_args()
-    counts, wrong = fuzz(options.bundle.resolve(), options.count, options.seed)
+    counts, wrong = fuzz(options.bundle.resolve(), options.count, options.seed, options.small)
     print("\n".join(wrong[:50]))
     print(f"refused {counts['refused']}, ran as before {counts['ran']}, failures {len(wrong)}")
     return 1 if wrong else 0

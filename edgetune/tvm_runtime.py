@@ -82,7 +82,7 @@ def licences() -> bytes:
         for name in ("LICENSE", "NOTICE"):
             path = next((file for file in known if file.name == name), None)
             if path is not None:
-                text = path.locate().read_text(encoding="utf-8")  # type: ignore[union-attr]  # a Path here
+                text = Path(str(path.locate())).read_text(encoding="utf-8")
                 parts.append(f"{package} {PINS[package]}: {name}\n\n{text.strip()}\n")
     return "\n\n".join(parts).encode()
 

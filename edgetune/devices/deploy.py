@@ -6,9 +6,10 @@ import secrets
 import shlex
 
 from edgetune.devices.link import Link
-from edgetune.devices.native import GLIBC, RunnerFolder, assemble, missing_libc
+from edgetune.devices.native import RunnerFolder, assemble, missing_libc
 from edgetune.devices.probe import Probe
 from edgetune.errors import DeviceError
+from edgetune.tvm_runtime import GLIBC
 
 PROTOCOL = "edgetune-runner 1"
 """What the runner says first: its protocol's number."""

@@ -42,6 +42,13 @@ def load(bundle: str | Path, *, threads: int = 0, check_files: bool = True) -> M
         BundleError: it is no bundle, is damaged, was made for another machine, or lacks TVM's runtime libraries.
     """
     folder = Path(bundle)
+    try:
+        return _load(folder, int(threads), check_files)
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise BundleError(f"{folder / _MANIFEST} is damaged; copy the bundle again") from error
+
+
+def _load(folder: Path, threads: int, check_files: bool) -> Model:
     content = _read_manifest(folder / _MANIFEST)
     names: Mapping[str, str] = {}
     if content["schema_version"] == 3:
@@ -50,7 +57,7 @@ def load(bundle: str | Path, *, threads: int = 0, check_files: bool = True) -> M
         raise BundleError(f"{folder} does not run here: this machine {reason}; compile one for this machine")
     runtime = _RUNTIME if content["engine"] == "vm" else ()
     wanted = [_LIBRARY, _WEIGHTS, *(name for name in runtime if name in content["files"])]
-    paths = {name: folder / names.get(name, name) for name in wanted}
+    paths = {name: folder / Path(names.get(name, name)).name for name in wanted}
     for name, path in paths.items():
         _check_file(path, content["files"][name], check_files)
     return Model(folder, content, paths, threads)

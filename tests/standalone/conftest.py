@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
+import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -142,3 +144,25 @@ def stress(bundle: Path, compiler: str, output: Path, *options: str, static: boo
 
 def runtime_sources() -> list[Path]:
     return [SOURCES / name for name in ("error.c", "cpu.c", "pool.c", "runtime.c")]
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that the wheel of edgetune-runtime unpacks to."""
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--no-deps",
+        "--quiet",
+        "--wheel-dir",
+        folder,
+        HERE.parents[1] / "runtime",
+    ]
+    run(command)
+    (path,) = folder.glob("edgetune_runtime-*-py3-none-any.whl")
+    assert path.stat().st_size < 30_000
+    zipfile.ZipFile(path).extractall(folder / "unpacked")
+    return folder / "unpacked"

@@ -7,7 +7,6 @@ import runpy
 import shutil
 import subprocess
 import sys
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -91,28 +90,6 @@ def test_rust(written: Callable[..., Path], tmp_path: Path) -> None:
         "error: the weights of hand made were changed or damaged; copy them again\n"
     )
     assert "is no edgetune model" in run([*command, tmp_path / "none"], env=environment)
-
-
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that the wheel of edgetune-runtime unpacks to."""
-    folder = tmp_path_factory.mktemp("wheel")
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "--no-deps",
-        "--quiet",
-        "--wheel-dir",
-        folder,
-        ROOT / "runtime",
-    ]
-    run(command)
-    (path,) = folder.glob("edgetune_runtime-*-py3-none-any.whl")
-    assert path.stat().st_size < 30_000
-    zipfile.ZipFile(path).extractall(folder / "unpacked")
-    return folder / "unpacked"
 
 
 TINY = """

@@ -1,0 +1,138 @@
+"""Models that need TVM's virtual machine: the C API and the runtime in their bundles, which need no package."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+from onnx.parser import parse_model
+
+import edgetune
+from edgetune.bundle.reader import open_bundle
+from edgetune.cpu import architecture
+from tests.standalone.conftest import HERE, run, system_compiler
+
+pytestmark = pytest.mark.skipif(
+    architecture() not in ("x86_64", "aarch64"), reason="TVM has no wheel for this machine"
+)
+RUNTIME = ("libtvm_ffi.so", "libtvm_runtime.so", "libtvm_runtime_extra.so")
+WEIGHT = np.linspace(-1, 1, 16 * 12, dtype=np.float32).reshape(16, 12)
+
+
+def model() -> onnx.ModelProto:
+    made = parse_model(
+        """<ir_version: 8, opset_import: ["": 17]>
+        best (float[batch, 16] x) => (float[batch, 3] values, int64[batch, 3] indices)
+        {
+            s = MatMul(x, w)
+            values, indices = TopK(s, three)
+        }"""
+    )
+    three = numpy_helper.from_array(np.array([3], np.int64), "three")
+    made.graph.initializer.extend([numpy_helper.from_array(WEIGHT, "w"), three])
+    return made
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """For batches of 1 and 4; compiling has compared it with ONNX Runtime."""
+    out = tmp_path_factory.mktemp("machine") / "best"
+    return edgetune.compile(model(), shapes={"x": ("1/4", 16)}, out=out).bundle
+
+
+def values(rows: int) -> np.ndarray:
+    """What ``machine.c`` gives as input."""
+    return (np.arange(rows * 16) * 7 % 17).astype(np.float32).reshape(rows, 16)
+
+
+def test_what_is_carried(bundle: Path) -> None:
+    manifest = open_bundle(bundle).manifest
+    assert manifest.engine == "vm"
+    assert set(RUNTIME) | {"edgetune.h", "edgetune_library.h", "edgetune.hpp"} <= set(manifest.files)
+    licences = (bundle / "tvm-licenses.txt").read_text()
+    assert "Apache License" in licences
+    assert licences.count("The Apache Software Foundation (http://www.apache.org/)") == 2
+
+
+def test_an_app_in_c(bundle: Path, tmp_path: Path) -> None:
+    app = tmp_path / "app"
+    strict = ["-std=c11", "-Wall", "-Wextra", "-Werror", f"-I{bundle}"]
+    run([system_compiler(), *strict, HERE / "machine.c", "-o", app, "-ldl", "-pthread"])
+    lines = sorted(run([app, bundle], env={"PATH": ""}).splitlines())
+    expected = []
+    for rows in (1, 4):
+        x = values(rows)
+        before = int(np.argmax((x @ WEIGHT)[0]))
+        x[0, 0] = 1000
+        scores = (x @ WEIGHT)[0]
+        expected.append(f"{rows}: {scores.max():g} {before} {int(np.argmax(scores))}")
+    assert lines == expected
+
+
+TINY = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import edgetune_runtime
+import numpy as np
+try:
+    model = edgetune_runtime.load(sys.argv[2], threads=1)
+    again = edgetune_runtime.load(sys.argv[2])
+    for rows in (4, 1, 4, 2):
+        x = (np.arange(rows * 16) * 7 % 17).astype(np.float32).reshape(rows, 16)
+        found, other = model.run({"x": x}), again.run({"x": x})
+        assert all(np.array_equal(found[name], other[name]) for name in found)
+        print(found["indices"].tolist())
+except (edgetune_runtime.BundleError, ValueError) as error:
+    print(error)
+foreign = {"edgetune", "tvm", "tvm_ffi", "pydantic", "onnx"} & set(sys.modules)
+assert not foreign, foreign
+"""
+
+
+def test_the_small_package_for_python(bundle: Path, wheel: Path, tmp_path: Path) -> None:
+    def say(path: Path) -> list[str]:
+        return run([sys.executable, "-I", "-c", TINY, wheel, path]).splitlines()
+
+    *found, refused = say(bundle)
+    wanted = [np.argsort(-(values(rows) @ WEIGHT), axis=1, kind="stable")[:, :3] for rows in (4, 1, 4)]
+    assert found == [str(indices.tolist()) for indices in wanted]
+    assert refused == "best has no code for inputs of the shapes {'x': (2, 16)}, but for: x[4, 16]; x[1, 16]"
+    copy = tmp_path / "copy"
+    shutil.copytree(bundle, copy)
+    for name in RUNTIME:
+        whole = (copy / name).read_bytes()
+        (copy / name).write_bytes(whole[:100] + bytes([whole[100] ^ 1]) + whole[101:])
+        assert say(copy) == [f"{copy / name} was changed or damaged; copy the bundle again"]
+        (copy / name).unlink()
+        assert "cannot be read" in say(copy)[0]
+        (copy / name).write_bytes(whole)
+
+
+def test_several_targets_in_one(
+    bundle: Path, wheel: Path, tmp_path: Path, run_cli: Callable[..., tuple[int, str, str]]
+) -> None:
+    """The runtime is stored once, and found by apps and by the small package."""
+    if architecture() != "x86_64":
+        pytest.skip("needs a second target for this machine")
+    older, merged = tmp_path / "older", tmp_path / "merged"
+    edgetune.compile(model(), "x86-64-v3", shapes={"x": ("1/4", 16)}, out=older)
+    code, _, said = run_cli("bundle", "merge", str(older), str(bundle), "--out", str(merged))
+    assert code == 0, said
+    assert sorted(path.name for path in merged.glob("libtvm*")) == sorted(RUNTIME)
+    assert len((merged / "variants").read_text().splitlines()) == 2
+    assert len(run([sys.executable, "-I", "-c", TINY, wheel, merged]).splitlines()) == 4
+    app = tmp_path / "app"
+    run([system_compiler(), f"-I{merged}", HERE / "machine.c", "-o", app, "-ldl", "-pthread"])
+    assert len(run([app, merged]).splitlines()) == 2
+
+
+def test_a_target_without_wheels_says_so(tmp_path: Path) -> None:
+    result = edgetune.compile(model(), "armv7-a", shapes={"x": (1, 16)}, out=tmp_path / "arm")
+    assert any("must be on the device: there is no package of TVM's runtime" in note for note in result.notes)
+    assert not list((tmp_path / "arm").glob("libtvm*"))
