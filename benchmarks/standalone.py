@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -49,6 +50,7 @@ def measure(work: Path) -> None:
         for side in SIDES if number % 2 == 0 else reversed(SIDES):
             command = [sys.executable, __file__, "side", side, str(work)]
             found[side].append(json.loads(subprocess.check_output(command)))
+    print(f"{cpu_name()}, {usable()} CPUs; medians of {ROUNDS} processes each, in alternation\n")
     print("| side | load to first result, ms | latency, ms | peak memory, MB |\n|---|--:|--:|--:|")
     for side, rounds in found.items():
         row = {key: statistics.median(item[key] for item in rounds) for key in rounds[0]}
@@ -58,13 +60,24 @@ def measure(work: Path) -> None:
         print(f"| {label} | {sum(path.stat().st_size for path in paths) / 1000:.0f} |")
 
 
+def cpu_name() -> str:
+    """What the kernel calls this CPU."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "CPU")
+
+
+def usable() -> int:
+    """How many CPUs this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
 def native(work: Path) -> dict[str, list[Path]]:
     """The files that a side loads."""
-    tvm, ffi, ort = (package(name) for name in ("tvm", "tvm_ffi", "onnxruntime"))
+    ort = package("onnxruntime")
     return {
         "standalone: model.so": [work / "standalone" / "model.so"],
         "vm: model.so": [work / "vm" / "model.so"],
-        "vm: libtvm_runtime, libtvm_ffi": [tvm / "lib/libtvm_runtime.so", *ffi.glob("lib/libtvm_ffi.so")],
+        "vm: libtvm_runtime, libtvm_ffi": [*(work / "vm").glob("libtvm*.so")],
         "onnxruntime": [*ort.glob("capi/onnxruntime_pybind11_state*.so")],
     }
 
