@@ -28,6 +28,8 @@ LEASE_TIMEOUT_S = 180.0
 TRANSFER_TIMEOUT_S = 600.0
 RUN_TIMEOUT_S = 300.0
 _MOST_RUNS = 10_000
+_SURELY_FREE_BYTES = 1 << 26
+"""Of the memory of a device that does not say how much it has."""
 _ADAPTER, _LIMITS = "adapter.so", "limits.so"
 
 
@@ -112,7 +114,7 @@ class DeviceSide:
     def __init__(
         self, bundle: Bundle, inputs: Mapping[str, np.ndarray], session: Session, probe: Probe
     ) -> None:
-        self._features = probe.features
+        self._probe = probe
         self.version = f"edgetune {bundle.manifest.versions['edgetune']}"
         self._session = session
         self._bundle = bundle
@@ -160,16 +162,21 @@ class DeviceSide:
     def limits(self, threads: int, sizes: Sequence[int]) -> tuple[float, list[tuple[int, float]]]:
         """The device's 10^9 float32 operations a second, and, for working sets of these bytes, 10^9 bytes a second.
 
+        Working sets that would take more than a quarter of its memory are left out.
+
         Raises:
             DeviceError: it failed.
             ToolchainError: what measures them cannot be compiled.
         """
-        library = build_limits(self._bundle.manifest.target.mtriple, self._features)
+        library = build_limits(self._bundle.manifest.target.mtriple, self._probe.features)
+        most = max(sizes[0], self._probe.memory_bytes // 4 or _SURELY_FREE_BYTES)
         with self._guarded(RUN_TIMEOUT_S, "measuring what it can do at best"):
             self._session.upload(_LIMITS, library)
             loaded = self._session.load(_LIMITS)
             peak = float(loaded["edgetune_peak"](threads))
-            bandwidth = [(size, float(loaded["edgetune_bandwidth"](threads, size))) for size in sizes]
+            bandwidth = [
+                (size, float(loaded["edgetune_bandwidth"](threads, size))) for size in sizes if size <= most
+            ]
             self._session.remove(_LIMITS)
         return peak, bandwidth
 

@@ -71,6 +71,12 @@ def test_from_adding_a_device_to_a_bundle_and_nothing_left_behind(arm, answer, r
     assert timed["edgetune"]["median_ms"] > 0
     assert timed["edgetune"]["peak_memory_bytes"] > 1e6
 
+    profiled = answer("profile", bundle, "--device", "board", "--runs", "2")
+    assert profiled["device"] == "board"
+    assert profiled["machine"]["peak_gflops"] > 0
+    assert sum(kernel["calls"] for kernel in profiled["kernels"]) == 56
+    assert all(kernel["time_us"] > 0 for kernel in profiled["kernels"])
+
     home = arm.root / "root/cache/edgetune"
     assert not list((home / "sessions").iterdir()), "a session left files"
     answer("devices", "remove", "board")

@@ -15,16 +15,21 @@ import numpy as np
 import psutil
 import pytest
 
+from edgetune.benchmarking.profile import profile
+from edgetune.bundle.assemble import write_bundle
+from edgetune.cpu import architecture
 from edgetune.devices import registry
 from edgetune.devices.address import parse_address
 from edgetune.devices.inventory import open_device
 from edgetune.devices.manage import add_device, remove_device
 from edgetune.devices.remote import remote_device
 from edgetune.devices.session import SessionError, SessionLostError, SessionTimeoutError, lease
-from edgetune.errors import DeviceError
+from edgetune.errors import BundleError, DeviceError
+from edgetune.standalone.build import build_standalone
 from edgetune.watcher import Watcher
 from tests.devices.sshd import SSHD, Sshd, make_key
 from tests.devices.test_local import libc_call, run_library
+from tests.standalone.conftest import VALUES, prepared, program
 
 LEASE_S = 90.0
 
@@ -101,6 +106,38 @@ def test_the_whole_way(sshd, run_cli, bundle, tmp_path):
     assert run_cli("devices", "remove", "board")[0] == 0
     assert not os.path.exists(f"{sshd.cache}/edgetune")
     assert runners(sshd) == []
+
+
+def test_kernels_are_timed_there(device, local_target, tmp_path):
+    written = write_bundle(
+        tmp_path / "bundle",
+        build_standalone(program(architecture(), tmp_path), "hand made", local_target),
+        prepared(program(architecture(), tmp_path), np.zeros(VALUES, np.float32)),
+        local_target,
+        [],
+        check=None,
+    )
+    result = profile(written.path, device=device, runs=3)
+    by_name = {kernel.name: kernel for kernel in result.kernels}
+    assert {name: kernel.calls for name, kernel in by_name.items()} == {
+        "add": 2,
+        "nested": 1,
+        "fail": 1,
+        "copy": 2,
+    }
+    assert by_name["add"].bytes == 2 * 3 * VALUES * 4
+    assert sum(kernel.share for kernel in result.kernels) == pytest.approx(1.0)
+    assert by_name["add"].roofline > 0
+    assert (result.device, result.threads) == ("board", device.threads)
+    assert result.latency_ms > 0
+    said = result.to_json()["machine"]
+    assert said["peak_gflops"] > 0.1
+    assert all(limit["gbps"] > 0.01 for limit in said["bandwidth"])
+
+
+def test_kernels_of_the_virtual_machine_are_not(device, shared_bundle):
+    with pytest.raises(BundleError, match="cannot be timed on another machine"):
+        profile(shared_bundle, device=device)
 
 
 def test_the_runner_is_sent_once(sshd):

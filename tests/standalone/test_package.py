@@ -10,8 +10,13 @@ import pytest
 
 import edgetune
 from edgetune.bundle.assemble import write_bundle
+from edgetune.bundle.reader import open_bundle
 from edgetune.cpu import architecture
+from edgetune.devices.local import local_device
+from edgetune.devices.probe import Probe
+from edgetune.devices.transport import Device
 from edgetune.errors import BundleError, UsageError
+from edgetune.sides.device_side import open_for
 from edgetune.standalone.build import build_standalone
 from edgetune.targets import Target
 from tests.standalone.conftest import expected, prepared, program, run, system_compiler, target_for
@@ -70,6 +75,24 @@ def test_it_falls_back_and_says_when_nothing_fits(bundles, tmp_path, run_cli):
     merge(run_cli, [future, elsewhere], tmp_path / "none")
     with pytest.raises(BundleError, match=rf"future: lacks .*elsewhere: for {OTHER}"):
         edgetune.load(tmp_path / "none")
+
+
+def device(arch: str, features: tuple[str, ...]) -> Device:
+    """A device that says what it is, and is never reached."""
+    probe = Probe.model_construct(arch=arch, features=features)
+    return Device("board", local_device(1).transport, shares_host=False, threads=1, prober=lambda: probe)
+
+
+def test_a_device_gets_what_is_best_for_it(bundles, tmp_path, run_cli):
+    out = tmp_path / "all"
+    merge(run_cli, bundles, out)
+    assert open_for(out, "local").manifest.target.name == "here"
+    assert open_for(out, device(OTHER, ())).manifest.target.name == "elsewhere"
+    every = open_bundle(bundles[2]).manifest.target.cpu_features
+    assert open_for(out, device(architecture(), every)).manifest.target.name == "future"
+    merge(run_cli, bundles[:3], tmp_path / "one machine")
+    with pytest.raises(BundleError, match=rf"device 'board' can run .*plain: for {architecture()}"):
+        open_for(tmp_path / "one machine", device(OTHER, ()))
 
 
 def test_damage_is_noticed_where_it_matters(bundles, tmp_path, run_cli):
