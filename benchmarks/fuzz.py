@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from workers import Say, loaded, run_cases
+from workers import Say, run_cases
 
 from edgetune.errors import last_line
 
@@ -54,6 +54,7 @@ def run_case(data: bytes, target: Any, say: Any) -> tuple[str, str]:
     from edgetune.checking import check
     from edgetune.errors import EdgetuneError
     from edgetune.graph.compile import compile_model
+    from edgetune.graph.execute import loaded
     from edgetune.graph.lower import lower
     from edgetune.model.prepare import prepare
 

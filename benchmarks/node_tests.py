@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from workers import Say, loaded, run_cases
+from workers import Say, run_cases
 
 from edgetune.errors import last_line
 
@@ -210,6 +210,7 @@ def compile_and_compare(case: Any, target: Any, frozen: dict[str, np.ndarray]) -
     """Compile the case's model and compare what it gives; the difference, or an empty string."""
     from edgetune.dtypes import held, unheld
     from edgetune.graph.compile import compile_model
+    from edgetune.graph.execute import loaded
     from edgetune.graph.lower import lower
     from edgetune.model.prepare import prepare
 

@@ -8,15 +8,11 @@ from __future__ import annotations
 import math
 import multiprocessing
 import os
-import tempfile
 import time
 import warnings
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
-from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 START_TIMEOUT_S = 180.0
 LOST = ("crashed", "hung")
@@ -124,23 +120,3 @@ def _serve(pipe: Connection, prepare: Prepare) -> None:
     pipe.send(("ready", None))
     while True:
         pipe.send(("done", answer(pipe.recv(), lambda said: pipe.send(("said", said)))))
-
-
-def loaded(compiled: Any) -> Callable[[Sequence[np.ndarray]], list[np.ndarray]]:
-    """A compiled model as a function of arrays, in the order of its inputs and outputs."""
-    import tvm
-    from tvm import relax
-
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "model.so")
-        path.write_bytes(compiled.library)
-        machine = relax.VirtualMachine(tvm.runtime.load_module(str(path)), tvm.cpu())
-    weights = [tvm.runtime.tensor(array) for array in compiled.weights]
-
-    def run(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        # Not ascontiguousarray, which makes a vector of a scalar.
-        given = [tvm.runtime.tensor(np.asarray(array, order="C")) for array in arrays]
-        result = machine["main"](*given, *weights)
-        return [result.numpy()] if hasattr(result, "numpy") else [item.numpy() for item in result]
-
-    return run

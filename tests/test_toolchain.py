@@ -16,6 +16,7 @@ import pytest
 from edgetune import toolchain
 from edgetune.errors import OutputError, ToolchainError
 from edgetune.targets import detect_local, load_target
+from edgetune.tvm_runtime import start_machine
 
 # One target of each architecture, and a phone: its machine number in ELF, what it must load.
 TARGETS = {
@@ -181,7 +182,7 @@ def test_export_library_without_a_compiler(tmp_path, monkeypatch):
     executable = tvm.compile(builder.get(), local.tvm())
     monkeypatch.setenv("PATH", "")
     executable.export_library(str(tmp_path / "m.so"), fcompile=toolchain.link_shared_fcompile(local))
-    machine = relax.VirtualMachine(tvm.runtime.load_module(str(tmp_path / "m.so")), tvm.cpu())
+    machine = start_machine(tvm.runtime.load_module(str(tmp_path / "m.so")))
     result = machine["main"](tvm.runtime.tensor(np.arange(4, dtype=np.float32)))
     np.testing.assert_array_equal(result.numpy(), [0, 2, 4, 6])
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
-import tvm
 from onnx import TensorProto, helper, numpy_helper
-from tvm import relax
 
 from edgetune.graph.compile import compile_model
+from edgetune.graph.execute import loaded
 from edgetune.graph.lower import lower
 from edgetune.model.prepare import prepare
 from edgetune.records import Choice, CompiledModel, PreparedModel
@@ -94,23 +91,14 @@ def build(
 
 def run(compiled: CompiledModel, inputs: Mapping[str, np.ndarray], repeats: int = 5) -> list[np.ndarray]:
     """Outputs of a library for the machine of the test."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "model.so")
-        path.write_bytes(compiled.library)
-        machine = relax.VirtualMachine(tvm.runtime.load_module(str(path)), tvm.cpu())
-        arguments = [inputs[spec.name] for spec in compiled.inputs] + list(compiled.weights)
-        tensors = [tvm.runtime.tensor(np.asarray(a, order="C")) for a in arguments]
-        first = _outputs(machine, tensors)
-        for _ in range(repeats):
-            # Threads that write what others read show up as results that change.
-            for one, other in zip(first, _outputs(machine, tensors), strict=True):
-                np.testing.assert_array_equal(one, other)
-        return first
-
-
-def _outputs(machine: relax.VirtualMachine, tensors: Sequence[Any]) -> list[np.ndarray]:
-    result = machine["main"](*tensors)
-    return [r.numpy() for r in ([result] if isinstance(result, tvm.runtime.Tensor) else result)]
+    function = loaded(compiled)
+    arrays = [inputs[spec.name] for spec in compiled.inputs]
+    first = function(arrays)
+    for _ in range(repeats):
+        # Threads that write what others read show up as results that change.
+        for one, other in zip(first, function(arrays), strict=True):
+            np.testing.assert_array_equal(one, other)
+    return first
 
 
 def mismatches(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,10 +17,8 @@ from edgetune.records import PreparedModel, TensorSpec
 class Checker:
     """Runs graphs of a few nodes through lowering and compilation, and through ONNX Runtime."""
 
-    def __init__(self, target: Any, folder: Path) -> None:
+    def __init__(self, target: Any) -> None:
         self.target = target
-        self.folder = folder
-        self.count = 0
 
     def model(
         self,
@@ -61,10 +58,8 @@ class Checker:
     def compiled(
         self, model: onnx.ModelProto, outputs: Mapping[str, np.ndarray]
     ) -> Callable[..., list[np.ndarray]]:
-        import tvm
-        from tvm import relax
-
         from edgetune.graph.compile import compile_model
+        from edgetune.graph.execute import loaded
         from edgetune.graph.lower import lower
 
         inputs = tuple(
@@ -77,21 +72,10 @@ class Checker:
         )
         specs = tuple(TensorSpec(name, array.dtype.name, array.shape) for name, array in outputs.items())
         prepared = PreparedModel("nodes", "0" * 64, model.SerializeToString(), inputs, specs)
-        compiled = compile_model(lower(prepared, self.target), (), self.target)
-        # The loader keeps libraries by path: each needs its own.
-        self.count += 1
-        path = self.folder / f"model{self.count}.so"
-        path.write_bytes(compiled.library)
-        machine = relax.VirtualMachine(tvm.runtime.load_module(str(path)), tvm.cpu())
-        weights = [tvm.runtime.tensor(array) for array in compiled.weights]
+        function = loaded(compile_model(lower(prepared, self.target), (), self.target))
 
         def run(given: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-            arrays = [
-                tvm.runtime.tensor(np.ascontiguousarray(given[spec.name]).reshape(spec.shape))
-                for spec in inputs
-            ]
-            result = machine["main"](*arrays, *weights)
-            return [result.numpy()] if hasattr(result, "numpy") else [item.numpy() for item in result]
+            return function([given[spec.name].reshape(spec.shape) for spec in inputs])
 
         return run
 
@@ -129,4 +113,4 @@ def matches_onnxruntime(tmp_path_factory: pytest.TempPathFactory) -> Checker:
     """Asserts that nodes give what ONNX Runtime gives."""
     from edgetune.targets import detect_local
 
-    return Checker(detect_local(threads=1), tmp_path_factory.mktemp("nodes"))
+    return Checker(detect_local(threads=1))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,27 +15,19 @@ STEPS = 10
 
 def runner(name: str, target: Any) -> tuple[Any, Any, dict[str, Any]]:
     """The compiled model as a function of arrays by name, its prepared form, and its frozen inputs."""
-    import tvm
-    from tvm import relax
-
     from edgetune.graph.compile import compile_model
+    from edgetune.graph.execute import loaded
     from edgetune.graph.lower import lower
     from edgetune.model.prepare import prepare
 
     entry = registry.get(name)
     prepared = prepare(str(registry.fetch(name)), entry.shapes, entry.freeze)
     compiled = compile_model(lower(prepared, target), (), target)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, f"{name}.so")
-        path.write_bytes(compiled.library)
-        machine = relax.VirtualMachine(tvm.runtime.load_module(str(path)), tvm.cpu())
-    weights = [tvm.runtime.tensor(array) for array in compiled.weights]
+    function = loaded(compiled)
 
     def run(given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        arrays = [tvm.runtime.tensor(given[spec.name]) for spec in compiled.inputs]
-        result = machine["main"](*arrays, *weights)
-        values = [result] if hasattr(result, "numpy") else list(result)
-        return {spec.name: value.numpy() for spec, value in zip(compiled.outputs, values, strict=True)}
+        values = function([given[spec.name] for spec in compiled.inputs])
+        return {spec.name: value for spec, value in zip(compiled.outputs, values, strict=True)}
 
     return run, prepared, entry.freeze
 
