@@ -139,7 +139,11 @@ def build_adapter(mtriple: str, library: str) -> bytes:
     with tempfile.TemporaryDirectory(prefix="edgetune-adapter-") as folder:
         output = Path(folder, "adapter.so")
         link_shared(
-            runtime_objects(arch, ["adapter.c"]), output, mtriple, exports="__tvm_ffi_*", beside=[library]
+            runtime_objects(arch, ["adapter.c", "error.c"]),
+            output,
+            mtriple,
+            exports="__tvm_ffi_*",
+            beside=[library],
         )
         return output.read_bytes()
 

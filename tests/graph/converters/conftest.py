@@ -109,7 +109,7 @@ class Checker:
 
 
 @pytest.fixture(scope="session")
-def matches_onnxruntime(tmp_path_factory: pytest.TempPathFactory) -> Checker:
+def matches_onnxruntime() -> Checker:
     """Asserts that nodes give what ONNX Runtime gives."""
     from edgetune.targets import detect_local
 
