@@ -23,6 +23,7 @@ from edgetune.bundle.storage import Extent, Storage, open_storage
 from edgetune.cpu import architecture, missing_features
 from edgetune.errors import BundleError
 from edgetune.records import ReferenceRun
+from edgetune.tvm_runtime import FFI
 
 _RECORDED = re.compile(r"(?:run(\d+):)?(input|output):(.*)", re.DOTALL)
 _PINNED = {"tvm": "apache-tvm", "tvm-ffi": "apache-tvm-ffi"}
@@ -178,6 +179,7 @@ def _check_machine(bundle: Bundle) -> None:
 
 
 def _check_versions(bundle: Bundle) -> None:
+    own = "; 'edgetune-runtime' loads it with the one inside" if FFI in bundle.manifest.files else ""
     for name, package in _PINNED.items():
         wanted = bundle.manifest.versions.get(name)
         try:
@@ -187,5 +189,5 @@ def _check_versions(bundle: Bundle) -> None:
         if found != wanted:
             raise BundleError(
                 f"{bundle.path} was built with {package} {wanted}, here it is {found}; "
-                f"run 'pip install {package}=={wanted}', or build the bundle again"
+                f"run 'pip install {package}=={wanted}', or build the bundle again{own}"
             )

@@ -26,9 +26,11 @@ from edgetune.devices.remote import remote_device
 from edgetune.devices.session import SessionError, SessionLostError, SessionTimeoutError, lease
 from edgetune.errors import BundleError, DeviceError
 from edgetune.standalone.build import build_standalone
+from edgetune.verify import compare
 from edgetune.watcher import Watcher
 from tests.devices.sshd import SSHD, Sshd, make_key
 from tests.devices.test_local import libc_call, run_library
+from tests.standalone import test_machine
 from tests.standalone.conftest import VALUES, prepared, program
 
 LEASE_S = 90.0
@@ -138,6 +140,10 @@ def test_kernels_are_timed_there(device, local_target, tmp_path):
 def test_kernels_of_the_virtual_machine_are_not(device, shared_bundle):
     with pytest.raises(BundleError, match="cannot be timed on another machine"):
         profile(shared_bundle, device=device)
+
+
+def test_sorting_of_tvm_is_there(device, local_target, tmp_path):
+    assert compare(test_machine.compiled(local_target, tmp_path / "best"), device=device).passed
 
 
 def test_the_runner_is_sent_once(sshd):

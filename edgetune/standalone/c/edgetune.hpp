@@ -1,4 +1,4 @@
-// The C++ API of standalone edgetune models (C++14, header only): owners of what edgetune.h gives, and exceptions.
+// The C++ API of edgetune models (C++14, header only): owners of what edgetune.h gives, and exceptions.
 //
 //     edgetune::Model model = edgetune::Model::load("classifier");  // the folder of a bundle
 //     edgetune::Instance instance(model, 2);                        // two threads
@@ -59,6 +59,18 @@ class Model {
     return Model(std::move(shared));
   }
 
+  // Where sizes vary: how many combinations there is code for, and the model of one of them, 0 being the largest.
+  int32_t num_sizes() const { return api().num_sizes(get()); }
+  Model size(int32_t index) const {
+    auto sized = std::make_shared<Shared>();
+    sized->library = api();
+    sized->parent = shared_;
+    edgetune_error error;
+    edgetune_status status = api().open_size(get(), index, &sized->model, &error);
+    if (status != EDGETUNE_OK) throw Error(status, error.message);
+    return Model(std::move(sized));
+  }
+
   const char *name() const { return api().model_name(get()); }
   const char *target() const { return api().model_target(get()); }
   int32_t num_inputs() const { return api().num_inputs(get()); }
@@ -72,11 +84,12 @@ class Model {
   struct Shared {
     edgetune_library library = {};
     edgetune_model *model = nullptr;
+    std::shared_ptr<Shared> parent;  // whose library this is
     Shared() = default;
     Shared(const Shared &) = delete;
     ~Shared() {
       if (model != nullptr) library.close(model);
-      edgetune_library_unload(&library);
+      if (parent == nullptr) edgetune_library_unload(&library);
     }
   };
 
