@@ -86,6 +86,39 @@ def test_an_app_in_c(bundle: Path, tmp_path: Path) -> None:
     assert lines == expected
 
 
+CPP = """
+#include <cstdio>
+#include <vector>
+#include "edgetune.hpp"
+int main(int, char **arguments) {
+  const edgetune::Model model = edgetune::Model::load(arguments[1]);
+  for (int size = 0; size < model.num_sizes(); size++) {
+    edgetune::Model sized = model.size(size);
+    edgetune::Instance instance(sized, 1);
+    std::vector<float> ones(sized.input(0).size_bytes / sizeof(float), 1.0f);
+    instance.set_input(0, ones);
+    instance.run();
+    std::printf("%d %d\\n", (int)sized.output(1).shape[0], (int)*instance.output<int64_t>(1));
+  }
+  try {
+    model.size(model.num_sizes());
+  } catch (const edgetune::Error &error) {
+    std::printf("%s\\n", error.what());
+  }
+}
+"""
+
+
+def test_an_app_in_cpp(bundle: Path, tmp_path: Path) -> None:
+    source, app = tmp_path / "app.cpp", tmp_path / "app"
+    source.write_text(CPP)
+    strict = ["-std=c++14", "-Wall", "-Wextra", "-Werror", f"-I{bundle}"]
+    run([system_compiler("c++"), *strict, source, "-o", app, "-ldl"])
+    best = int(np.argmax(WEIGHT.sum(axis=0)))
+    refused = "there is no such combination of sizes; see edgetune_num_sizes"
+    assert run([app, bundle]).splitlines() == [f"4 {best}", f"1 {best}", refused]
+
+
 TINY = """
 import sys
 sys.path.insert(0, sys.argv[1])
