@@ -97,10 +97,11 @@ class Front:
     def _runtime(self, objects: Sequence[Path]) -> dict[str, Path]:
         """TVM's runtime libraries that the objects need; none, with the reason, where there are none."""
         target = self._target
-        if target.kind != "llvm" or "gnu" not in target.mtriple or target.arch not in tvm_runtime.MANYLINUX:
-            self.without_runtime = (
-                f"there is no package of TVM's runtime for {target.mtriple} ({target.kind})"
-            )
+        if target.kind != "llvm":
+            self.without_runtime = f"it is not carried for {target.kind}, which has no C API here either"
+            return {}
+        if "gnu" not in target.mtriple or target.arch not in tvm_runtime.MANYLINUX:
+            self.without_runtime = f"there is no package of TVM's runtime for {target.mtriple}"
             return {}
         try:
             found = tvm_runtime.libraries(target.arch)
