@@ -94,9 +94,9 @@ class LoadedModel:
         self._path = bundle.path
         self._lock = threading.Lock()
         self._library = _library(bundle)
-        self._weights = _map_weights(bundle)
         self._serving = Serving(bundle.manifest)
         try:
+            self._weights = _map_weights(bundle)
             self._machine = self._library.machine()
             self._programs = [
                 _Program(self._machine, entry, self._weights) for entry in bundle.manifest.all_programs()

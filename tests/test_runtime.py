@@ -210,7 +210,7 @@ def threads_used(
         "for count in json.loads(sys.argv[2]):\n"
         "    model = r.load(sys.argv[1], threads=count)\n"
         "    model.run(inputs)\n"
-        "    used.append([model.threads, r._engine().get_global_func('runtime.NumThreads')(),\n"
+        "    used.append([model.threads, r.engine().get_global_func('runtime.NumThreads')(),\n"
         "                 len(os.sched_getaffinity(0))])\n"
         "print(json.dumps(used))\n"
     )
