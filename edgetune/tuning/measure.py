@@ -151,7 +151,8 @@ class DeviceMeasurer:
             with session.deadline(self._options.run_timeout_s, "running the reference kernel"):
                 return float(self._pulse())
         except SessionError as error:
-            self._drop()
+            if self._drop():
+                raise self._lost(error) from error
             raise DeviceError(
                 f"Device '{self._device.name}' does not run the reference kernel: {error}. "
                 "Check that the target fits the device, and that its runner runs."
