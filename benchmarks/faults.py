@@ -41,7 +41,7 @@ from edgetune.watcher import Watcher  # noqa: E402
 from tests.devices.sshd import Sshd  # noqa: E402
 
 TRIALS = 48
-STRIKE_AT = 13
+STRIKE_AT = 11
 """In the middle of the second batch."""
 OPTIONS = TuningOptions(batch=8, first_batch=8, seed=1, device_timeout_s=60.0)
 DISK_MB = 48

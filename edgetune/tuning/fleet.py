@@ -47,6 +47,7 @@ class Station:
         worked: whether anything was measured on it.
         failures: in a row. failing_since_s: since when, on the monotonic clock.
         problem: the last one.
+        left_out: whether it was said to be quarantined, and not yet to be used again.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Station:
     failures: int = 0
     failing_since_s: float = 0.0
     problem: str = ""
+    left_out: bool = False
     state: _State = _State.WORKING
 
     def works(self) -> None:
@@ -137,6 +139,7 @@ class Fleet:
                     if not turn(station):
                         self._set(station, _State.DONE)
                         return
+                    self._welcome(station)
                 except DeviceError as error:
                     self._failed(station, error)
                     if not self._answers_again(station, stop):
@@ -157,8 +160,6 @@ class Fleet:
             except DeviceError as error:
                 self._failed(station, error)
                 continue
-            if station.state is _State.QUARANTINED:
-                self._news(f"device '{station.name}' answers again, and is used again")
             self._set(station, _State.WORKING)
             return not self._ended
         return False
@@ -188,10 +189,18 @@ class Fleet:
                 )
         elif station.state is not _State.QUARANTINED:
             self._set(station, _State.QUARANTINED)
-            self._news(
-                f"device '{station.name}' failed {station.failures} times in a row and is left out until it answers "
-                f"again: {error}"
-            )
+            if not station.left_out:
+                station.left_out = True
+                self._news(
+                    f"device '{station.name}' failed {station.failures} times in a row and is left out until it works "
+                    f"again: {error}"
+                )
+
+    def _welcome(self, station: Station) -> None:
+        """Say that a device is used again: not when it answers, but when something was measured on it."""
+        if station.left_out and not station.failures:
+            station.left_out = False
+            self._news(f"device '{station.name}' works again, and is used again")
 
     def _is_lost(self, station: Station) -> bool:
         if station.state is not _State.QUARANTINED:
