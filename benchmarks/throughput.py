@@ -124,7 +124,7 @@ def edgetune_side(onnx: str, trials: int, threads: int, seed: int) -> dict[str, 
         outcome = tune_tasks(
             lowered.tasks,
             target,
-            open_device(None, threads),
+            [open_device(None, threads)],
             logs,
             spaces=design_spaces,
             budget=Budget(trials=trials),

@@ -92,13 +92,14 @@ def tune(
 ) -> TuneResult:
     """Tune a model for a target on a device, and write a verified bundle.
 
-    Ctrl-C ends the search; the bundle of the best so far is written all the same, and the result says
-    ``interrupted``.
+    Ctrl-C ends the search, and so does the loss of the last device; the bundle of the best so far is written all the
+    same, and the result says ``interrupted``, or how the device was ``lost``.
 
     Args:
         model, shapes, freeze: as of :func:`check`.
         target: ``local``, a name from ``edgetune targets list``, or the path of a TOML file.
-        device: where candidates are measured; this machine by default.
+        device: where candidates are measured; this machine by default. Several of one kind with commas between
+            them are used at once.
         trials: budget in measured candidates, those already in the logs among them.
         time: budget of the search in seconds, or as ``"10m"``. With neither budget, tuning goes on until
             every task has stopped improving.

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from edgetune.cpu import architecture, missing_features
+from edgetune.devices.inventory import LOCAL as LOCAL_DEVICE
 from edgetune.devices.inventory import open_device
 from edgetune.devices.manage import check_target, device_target
 from edgetune.devices.transport import Device
-from edgetune.errors import DeviceError
+from edgetune.errors import DeviceError, UsageError
 from edgetune.sides.device_side import is_remote
 from edgetune.targets import LOCAL, Target, load_target
 from edgetune.watcher import Watcher
@@ -39,17 +42,26 @@ def runs_here(target: Target) -> bool:
     )
 
 
-def place(name: str, threads: int | None, device: str | None, watcher: Watcher) -> tuple[Target, Device]:
-    """Return the target, and the device to measure on.
+def place(
+    name: str, threads: int | None, device: str | None, watcher: Watcher
+) -> tuple[Target, tuple[Device, ...]]:
+    """Return the target, and the devices to measure on.
 
     On another machine, that machine's own CPU is the target unless another one is asked for.
 
+    Args:
+        name: of the target. threads: in place of the target's.
+        device: the device's name, or several with commas between them; None for this machine.
+        watcher: told what is found.
+
     Raises:
         TargetError: see :func:`chosen_target`.
-        DeviceError: no such device, it cannot be reached, or it cannot run the target's code.
+        UsageError: the devices are no list of different machines.
+        DeviceError: no such device, it cannot be reached, or it cannot run the target's code; several are not of
+            one kind.
     """
     if is_remote(device):
-        return _place_elsewhere(name, threads, str(device), watcher)
+        return _place_elsewhere(name, threads, _names(str(device)), watcher)
     target = chosen_target(name, threads)
     measured_on = open_device(device, target.threads)
     if measured_on.shares_host and not runs_here(target):
@@ -58,14 +70,38 @@ def place(name: str, threads: int | None, device: str | None, watcher: Watcher) 
             "name a device of that kind with --device, tune for this machine with --target local, or use "
             "'edgetune compile', which needs no device"
         )
-    return target, measured_on
+    return target, (measured_on,)
 
 
-def _place_elsewhere(name: str, threads: int | None, device: str, watcher: Watcher) -> tuple[Target, Device]:
-    watcher.say(f"asking {device} what it is")
-    found = open_device(device, threads or 1).probe()
-    for note in found.notes:
-        watcher.note(note)
-    target = chosen_target(name, threads, device_target(device, found))
-    check_target(target, device, found)
-    return target, open_device(device, target.threads)
+def _names(text: str) -> list[str]:
+    names = [part.strip() for part in text.split(",")]
+    twice = {name for name in names if names.count(name) > 1}
+    if len(names) > 1 and (LOCAL_DEVICE in names or twice or "" in names):
+        raise UsageError(
+            f"'{text}' cannot be used at once: name each device once, with commas between them, and leave out 'local', "
+            "which searches and builds meanwhile"
+        )
+    return names
+
+
+def _place_elsewhere(
+    name: str, threads: int | None, devices: Sequence[str], watcher: Watcher
+) -> tuple[Target, tuple[Device, ...]]:
+    found = {}
+    for device in devices:
+        watcher.say(f"asking {device} what it is")
+        found[device] = open_device(device, threads or 1).probe()
+        for note in found[device].notes:
+            watcher.note(note if len(devices) == 1 else f"{device}: {note}")
+    first = devices[0]
+    own = {device: device_target(device, probe) for device, probe in found.items()}
+    if others := [device for device in devices if own[device].fingerprint != own[first].fingerprint]:
+        raise DeviceError(
+            f"'{others[0]}' ({found[others[0]].summary()}) is another kind of device than '{first}' "
+            f"({found[first].summary()}): what one measures says nothing of the other. Tune for each in a run of "
+            "its own."
+        )
+    target = chosen_target(name, threads, own[first])
+    for device, probe in found.items():
+        check_target(target, device, probe)
+    return target, tuple(open_device(device, target.threads) for device in devices)

@@ -128,7 +128,9 @@ class TuneResult:
     against the budget. ``failures`` counts failed candidates by kind. ``interrupted`` says that
     Ctrl-C ended the search early: the bundle is the best found until then. ``agreement`` sets the kernels'
     times beside the latency, as in the JSON of ``profile``; None where it was not measured. ``rest`` is the
-    ONNX file of what was cut off, if it was saved.
+    ONNX file of what was cut off, if it was saved. ``devices`` are the trials that this run measured on each device.
+    ``lost`` says why no device was left to measure on, where that ended the search; the bundle is then the best that
+    was known.
     """
 
     model: str
@@ -146,6 +148,8 @@ class TuneResult:
     notes: tuple[str, ...] = ()
     rest: Path | None = None
     agreement: Mapping[str, Any] | None = None
+    devices: Mapping[str, int] = field(default_factory=dict)
+    lost: str = ""
 
     @property
     def speedup_vs_onnxruntime(self) -> float | None:
@@ -158,6 +162,8 @@ class TuneResult:
             "model": self.model,
             "target": self.target,
             "device": self.device,
+            "devices": dict(self.devices),
+            "lost": self.lost,
             "bundle": str(self.bundle),
             "trials_spent": self.trials_spent,
             "trials_reused": self.trials_reused,

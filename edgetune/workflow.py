@@ -18,7 +18,6 @@ Importing this module imports TVM; ``edgetune.api`` does so only after the pins 
 
 from __future__ import annotations
 
-import functools
 import re
 import tempfile
 import time
@@ -31,8 +30,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from edgetune.benchmarking.agreement import Agreement
 from edgetune.benchmarking.profile import profile
 from edgetune.benchmarking.results import BenchmarkResult
-from edgetune.benchmarking.rounds import benchmark
-from edgetune.bundle.assemble import Check, WrittenBundle, check_output, write_bundle
+from edgetune.bundle.assemble import WrittenBundle, check_output, write_bundle
 from edgetune.choices import choose
 from edgetune.devices.transport import Device
 from edgetune.errors import EdgetuneError
@@ -46,13 +44,13 @@ from edgetune.model.loading import SourceModel, load_model
 from edgetune.model.prepare import prepare
 from edgetune.model.variants import served
 from edgetune.placement import chosen_target, place, runs_here
+from edgetune.proof import Prover
 from edgetune.records import Choice, CompiledModel, PreparedModel, Source
 from edgetune.results import CompileResult, KernelResult, Latency, TaskResult, TuneResult
 from edgetune.targets import Target
 from edgetune.tuning.loop import tune_tasks
 from edgetune.tuning.options import Budget, TuningOptions
 from edgetune.tuning.outcome import TuningOutcome
-from edgetune.verify import compare
 from edgetune.watcher import Watcher
 
 if TYPE_CHECKING:
@@ -113,8 +111,7 @@ class Rest:
 class Job:
     """A request made concrete: everything that can be refused early has been checked.
 
-    ``check`` verifies a bundle; None where it cannot be run from here. ``device`` is where bundles run; None
-    for this machine. ``rest`` is what to write beside it.
+    ``prover`` verifies and times bundles. ``rest`` is what to write beside the bundle.
     """
 
     request: Request
@@ -122,8 +119,7 @@ class Job:
     target: Target
     lowered: Lowered
     out: Path
-    check: Check | None
-    device: Device | None = None
+    prover: Prover
     rest: Rest | None = None
 
 
@@ -135,10 +131,10 @@ def tune(
     watcher: Watcher | None = None,
     measure_latency: bool = True,
 ) -> TuneResult:
-    """Tune a model on a device and write a verified bundle of the best that is known.
+    """Tune a model on a device, or on several at once, and write a verified bundle of the best that is known.
 
-    Ctrl-C while tuning ends the search; the bundle is written all the same and the result says
-    ``interrupted``.
+    Ctrl-C while tuning ends the search, and so does the loss of the last device; the bundle is written all the same
+    and the result says ``interrupted``, or how the device was ``lost``.
 
     Raises:
         MismatchError: the outputs differ from ONNX Runtime's; no bundle was written.
@@ -150,12 +146,14 @@ def tune(
     with ExitStack() as stack:
         logs = stack.enter_context(open_logs(request.logs))
         job, measured_on = _begin_tuning(request, device, watcher)
-        if job.device is not None:
-            # Another machine is connected to once, for the verification and timing too.
-            watcher.say(f"connecting to {measured_on.name}")
-            stack.enter_context(measured_on.up())
+        names = ", ".join(device.name for device in measured_on)
+        if job.prover.elsewhere:
+            # Other machines are connected to once, for the verification and timing too.
+            watcher.say(f"connecting to {names}")
+            for one in measured_on:
+                stack.enter_context(one.up())
         before = _baseline(job, watcher, measure_latency)
-        watcher.say(f"tuning {len(job.lowered.tasks)} tasks on {measured_on.name}")
+        watcher.say(f"tuning {len(job.lowered.tasks)} tasks on {names}")
         outcome = tune_tasks(
             job.lowered.tasks,
             job.target,
@@ -165,16 +163,18 @@ def tune(
             budget=budget,
             options=options,
             progress=watcher.tuning,
+            news=watcher.note,
         )
+        job.prover.lose([one.name for one in outcome.devices if one.problem])
         choices = _choose(job, LayeredLogs(logs))
         written = _compile(job, choices, watcher)
-        timed = measure_latency and not outcome.interrupted
+        timed = measure_latency and not outcome.interrupted and not outcome.lost
         after = _benchmark(job, written.path, watcher) if timed else None
         agreement = _agreement(job, written.path, watcher) if timed else None
     return TuneResult(
         model=job.prepared.name,
         target=job.target.name,
-        device=measured_on.name,
+        device=",".join(device.name for device in measured_on),
         bundle=written.path,
         trials_spent=outcome.trials_spent,
         trials_reused=outcome.trials_reused,
@@ -187,6 +187,8 @@ def tune(
         notes=(*job.prepared.notes, *_tuning_notes(outcome), *_last_notes(job, written)),
         rest=request.save_rest,
         agreement=None if agreement is None else agreement.to_json(),
+        devices={one.name: one.trials for one in outcome.devices},
+        lost=outcome.lost,
     )
 
 
@@ -213,7 +215,7 @@ def compile_from_logs(request: Request, watcher: Watcher | None = None) -> Compi
 
 
 def _begin(
-    request: Request, watcher: Watcher, target: Target | None = None, device: Device | None = None
+    request: Request, watcher: Watcher, target: Target | None = None, devices: Sequence[Device] = ()
 ) -> Job:
     """Check everything that can be checked before time is spent, then prepare and lower the model."""
     target = target or chosen_target(request.target, request.threads)
@@ -226,16 +228,14 @@ def _begin(
     out = request.out or _default_out(prepared.name, target.name, request.archive)
     check_output(out)
     watcher.say(f"lowering {prepared.name} for {target.name}, {target.threads} threads")
-    check = functools.partial(compare, rtol=request.rtol, atol=request.atol, device=device)
-    can_run = device is not None or runs_here(target)
+    prover = Prover(devices, runs_here(target), request.rtol, request.atol, watcher)
     return Job(
         request,
         prepared,
         target,
         lower(prepared, target),
         out,
-        check if can_run else None,
-        device,
+        prover,
         _rest(request, loaded, prepared),
     )
 
@@ -248,14 +248,14 @@ def _rest(request: Request, loaded: SourceModel, prepared: PreparedModel) -> Res
     return Rest(rest, request.save_rest, cutting.describe_rest(rest, first, request.save_rest))
 
 
-def _begin_tuning(request: Request, device: str | None, watcher: Watcher) -> tuple[Job, Device]:
-    """The job, and the device to measure on.
+def _begin_tuning(request: Request, device: str | None, watcher: Watcher) -> tuple[Job, tuple[Device, ...]]:
+    """The job, and the devices to measure on.
 
     Raises:
         EdgetuneError: see :func:`edgetune.placement.place`.
     """
     target, measured_on = place(request.target, request.threads, device, watcher)
-    elsewhere = None if measured_on.shares_host else measured_on
+    elsewhere = [one for one in measured_on if not one.shares_host]
     return _begin(request, watcher, target, elsewhere), measured_on
 
 
@@ -273,13 +273,14 @@ def _baseline(job: Job, watcher: Watcher, timed: bool) -> BenchmarkResult | None
     Raises:
         MismatchError: its outputs differ from ONNX Runtime's.
     """
-    if job.check is None:
+    if not job.prover.possible:
         return None
     watcher.say("verifying the untuned model")
     choices = [Choice(task, Source.DEFAULT) for task in job.lowered.tasks]
     with tempfile.TemporaryDirectory(prefix="edgetune-untuned-") as folder:
         bundle = Path(folder, "untuned")
-        write_bundle(bundle, _library(job, choices), job.prepared, job.target, choices, check=job.check)
+        library = _library(job, choices)
+        write_bundle(bundle, library, job.prepared, job.target, choices, check=job.prover.verify)
         result = _benchmark(job, bundle, watcher, BASELINE_ROUNDS) if timed else None
     watcher.baseline(_latency(result, None))
     return result
@@ -297,14 +298,14 @@ def _choose(job: Job, logs: LayeredLogs) -> tuple[Choice, ...]:
 
 def _compile(job: Job, choices: Sequence[Choice], watcher: Watcher) -> WrittenBundle:
     """Compile, verify where the code can run, and write the bundle, and the rest of the model after it."""
-    watcher.say("compiling the model" if job.check is None else "compiling and verifying the model")
+    watcher.say("compiling and verifying the model" if job.prover.possible else "compiling the model")
     written = write_bundle(
         job.out,
         _library(job, choices),
         job.prepared,
         job.target,
         choices,
-        check=job.check,
+        check=job.prover.verify,
         archive=job.request.archive,
         lean=job.request.lean,
     )
@@ -324,11 +325,11 @@ def _benchmark(
     job: Job, bundle: Path, watcher: Watcher, rounds: int = BENCHMARK_ROUNDS
 ) -> BenchmarkResult | None:
     """Time a bundle beside ONNX Runtime; None where that cannot be done."""
-    if job.check is None:
+    if not job.prover.possible:
         return None
-    watcher.say("timing it" if job.device else "timing it beside ONNX Runtime")
+    watcher.say("timing it" if job.prover.elsewhere else "timing it beside ONNX Runtime")
     try:
-        return benchmark(bundle, device=job.device, model=job.prepared.onnx, rounds=rounds)
+        return job.prover.benchmark(bundle, job.prepared.onnx, rounds)
     except EdgetuneError as error:
         # The bundle stands, verified: a failed comparison must not hide it.
         watcher.note(f"not timed: {error}")
@@ -337,7 +338,7 @@ def _benchmark(
 
 def _agreement(job: Job, bundle: Path, watcher: Watcher) -> Agreement | None:
     """Whether the kernels' times add up to the latency; None where the bundle does not run on this machine."""
-    if job.check is None or job.device is not None:
+    if not job.prover.possible or job.prover.elsewhere:
         return None
     watcher.say("adding up its kernels")
     try:
@@ -367,6 +368,9 @@ def _task_results(outcome: TuningOutcome, choices: Sequence[Choice]) -> tuple[Ta
 
 def _tuning_notes(outcome: TuningOutcome) -> tuple[str, ...]:
     notes = [f"{task.task.name} was set aside: {task.reason}" for task in outcome.set_aside]
+    if len(outcome.devices) > 1:
+        notes.append("trials " + ", ".join(f"on {one.name}: {one.trials}" for one in outcome.devices))
+    notes += [f"{one.name} was left out in the end: {one.problem}" for one in outcome.devices if one.problem]
     drift = outcome.drift
     if drift.unsteady:
         notes.append(
@@ -378,7 +382,9 @@ def _tuning_notes(outcome: TuningOutcome) -> tuple[str, ...]:
 
 def _last_notes(job: Job, written: WrittenBundle) -> tuple[str, ...]:
     notes = (*(() if job.rest is None else (job.rest.note,)), *written.notes())
-    if job.check is not None:
+    if job.prover.note:
+        return (*notes, job.prover.note)
+    if written.verification is not None:
         return notes
     return (
         *notes,

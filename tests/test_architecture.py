@@ -24,7 +24,7 @@ LAYERS = [
     {"cli"},
     {"api"},
     {"workflow", "checking", "doctor"},
-    {"placement"},
+    {"placement", "proof"},
     {"watcher"},
     {"model", "graph", "kernels", "tuning", "choices", "verify", "benchmarking"},
     {"sides"},

@@ -26,8 +26,8 @@ from edgetune.records import Choice, CompareResult, CompiledModel, PreparedModel
 if TYPE_CHECKING:
     from edgetune.targets import Target
 
-Check = Callable[[Path], CompareResult]
-"""Runs the bundle at a path and compares its outputs with the reference."""
+Check = Callable[[Path], CompareResult | None]
+"""Runs the bundle at a path and compares its outputs with the reference; None where it cannot be run."""
 
 _OPTIONAL = (m.MODEL, m.REFERENCE)
 
@@ -74,8 +74,8 @@ def write_bundle(
         prepared: the model as it was compiled, and its reference run.
         target: what it was compiled for.
         choices: the schedule of each kernel.
-        check: called with the finished, unpublished bundle; None where the library cannot run here
-            and no device is at hand: the manifest then says that the bundle was not verified.
+        check: called with the finished, unpublished bundle. None, or an answer of None, where the library cannot
+            run here and no device is at hand: the manifest then says that the bundle was not verified.
         archive: write one ``.tar`` in place of a directory.
         lean: leave out ``model.onnx`` and ``reference.npz``, which only ``compare`` and
             ``benchmark`` need: for bundles that ship.
@@ -97,6 +97,7 @@ def write_bundle(
             with writing(out):
                 (directory / m.MANIFEST).write_bytes(described.to_json())
             verification = check(directory)
+        if verification is not None:
             if not verification.passed:
                 raise MismatchError(_mismatch_message(out, verification))
             described = described.model_copy(update={"verification": _verification_entry(verification)})

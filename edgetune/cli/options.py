@@ -70,6 +70,14 @@ TargetOption = Annotated[
     ),
 ]
 DeviceOption = Annotated[str | None, option("--device -d", "NAME", "The device to use.  [default: local]")]
+DevicesOption = Annotated[
+    str | None,
+    option(
+        "--device -d",
+        "NAMES",
+        "The device to use, or several of one kind at once: board1,board2.  [default: local]",
+    ),
+]
 LogsOption = Annotated[
     str | None,
     option(

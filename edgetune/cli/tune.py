@@ -10,7 +10,7 @@ from edgetune.cli import options
 from edgetune.cli.command import command
 from edgetune.cli.options import option
 from edgetune.cli.output import INTERRUPTED, VERBOSE, Output
-from edgetune.errors import BudgetError
+from edgetune.errors import BudgetError, DeviceError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,7 +28,7 @@ def tune(
     out_: Output,
     model: options.ModelArgument,
     target: options.TargetOption = None,
-    device: options.DeviceOption = None,
+    device: options.DevicesOption = None,
     trials: Annotated[
         int | None,
         option("--trials -n", "N", "Budget in measured candidates; those already in the logs count.", min=0),
@@ -64,7 +64,8 @@ def tune(
     into the logs as soon as it is measured, so the same command goes on where it was stopped. Ctrl-C
     ends the search and still writes the best found so far (exit code 130). Without --trials and --time,
     tuning goes on until no kernel improves any more. Exit code 3, and no bundle, when outputs differ
-    from ONNX Runtime's; 5 when the budget ends before --goal is reached. With a dimension that varies
+    from ONNX Runtime's; 4 when the last device was lost, with a bundle of the best so far; 5 when the
+    budget ends before --goal is reached. With a dimension that varies
     (--shape x:1..8x3x224x224) the budget is shared by the kernels of all its sizes, and the latency is
     that of the largest.
     """
@@ -101,6 +102,11 @@ def tune(
     out_.result(result.to_json(), lambda console: _print(console, result, rows))
     if result.interrupted:
         raise typer.Exit(INTERRUPTED)
+    if result.lost:
+        raise DeviceError(
+            f"{result.lost} The bundle in {result.bundle} holds the best of what was measured until then; run the same "
+            "command again to go on from there"
+        )
     reached = result.latency_ms.edgetune
     if goal is not None and (reached is None or reached > goal):
         raise BudgetError(

@@ -80,6 +80,10 @@ def find(name: str, path: Path | None = None) -> Entry:
         DeviceError: there is none of that name; the message says which there are.
     """
     devices = load_registry(path).devices
+    if "," in name:
+        raise DeviceError(
+            f"'{name}' names several devices, which only `edgetune tune` uses at once; name one."
+        )
     if name not in devices:
         raise DeviceError(
             f"There is no device '{name}'; {did_you_mean(name, ['local', *devices])}. Add one with "

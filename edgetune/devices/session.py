@@ -24,7 +24,8 @@ from edgetune.errors import DeviceError, EdgetuneError, last_line
 if TYPE_CHECKING:
     import tvm
 
-_CONNECTING = threading.Lock()
+_connecting: dict[tuple[str, int], threading.Lock] = {}
+"""One connection at a time to each address: a new one is told by being the only new one."""
 
 
 class SessionError(Exception):
@@ -91,6 +92,10 @@ class Session:
     def load(self, name: str) -> tvm.runtime.Module:
         """Load an uploaded library on the device."""
         return self.rpc.load_module(name)
+
+    def download(self, name: str) -> bytes:
+        """Return the content of an uploaded file."""
+        return bytes(self.rpc.download(name))
 
     def remove(self, name: str) -> None:
         """Delete an uploaded file."""
@@ -235,7 +240,7 @@ def _connect(device: Device, host: str, port: int, key: str, deadline: float) ->
 
     address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4]
     peer = (str(address[0]), port)
-    with _CONNECTING:
+    with _connecting.setdefault(peer, threading.Lock()):
         known = _sockets_to(peer)
 
         def give_up() -> None:

@@ -3,7 +3,9 @@
 In the order of the flow:
 
 ======================  =================================================================
-``loop.py``             ``tune_tasks``: the whole run, and the thread that measures
+``loop.py``             ``tune_tasks``: the whole run
+``run.py``              its state, and a device's turn
+``fleet.py``            the devices: a thread for each, and what becomes of those that fail
 ``options.py``          the budget and the settings
 ``allocation.py``       which task gets the next trials
 ``search.py``           which candidates of a task to try next

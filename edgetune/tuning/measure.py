@@ -9,6 +9,7 @@ Only functions that every TVM RPC server has are used, so the device's runner ne
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -34,12 +35,23 @@ _TRANSFER_S = 0.02
 """What the first run's time may hold of the connection's latency."""
 _CLOSE_CALL = 1.05
 """Candidates this near to the best, or better, are timed twice as long: the best is chosen by it."""
+_CLOCK_TRIES = 3
+"""So often timings are taken again where the device's clock was set meanwhile."""
 _BIG_THREAD_MODE = 1
 """``ThreadGroup::kBig`` of TVM's ``runtime.config_threadpool``."""
 
 
+class DeviceLostError(DeviceError):
+    """The device was lost while a candidate ran: by chance, or because of the candidate."""
+
+
 class Measurer(Protocol):
-    """Measures artifacts of one task at a time. Threads: the caller's one only."""
+    """Measures artifacts of one task at a time. Threads: the caller's one only.
+
+    Raises:
+        DeviceError: (from ``measure`` and ``pulse``) the device failed, not the candidate. The next call tries
+            to reach it again.
+    """
 
     def prepare(self, prepared: Prepared) -> None:
         """Make a task's arguments ready for the artifacts that follow."""
@@ -70,7 +82,8 @@ class DeviceMeasurer:
         lease_timeout_s: how long to wait for the device.
 
     Raises:
-        DeviceError: (from every method) the device is gone, and did not come back.
+        DeviceLostError: (from ``measure``) the device was lost while the candidate ran.
+        DeviceError: (from ``measure`` and ``pulse``) the device cannot be reached or used, or has no room.
     """
 
     def __init__(
@@ -104,53 +117,82 @@ class DeviceMeasurer:
 
     def measure(self, artifact: Artifact, best_s: float | None) -> Timing | Failure:
         """Time an artifact, or say how it failed."""
-        for attempt in range(2):
+        timed_out = False
+        while True:
             session = self._ready()
-            stage = Stage.LOAD
+            stage, name = Stage.LOAD, self._new_name()
             try:
                 with session.deadline(self._options.load_timeout_s, "loading the candidate"):
-                    module = self._load(session, artifact.library)
+                    module = self._load(session, name, artifact.library)
                     run = module[ENTRY]
                 stage = Stage.RUN
                 return self._timed(session, module, run, best_s)
             except SessionTimeoutError as error:
-                self._drop()
-                return Failure(stage, FailureKind.TIMEOUT, str(error))
+                if self._drop():
+                    raise self._lost(error) from error
+                if timed_out:
+                    return Failure(stage, FailureKind.TIMEOUT, str(error))
+                # Once more: a device that stood still for a while looks like a candidate that hangs, and
+                # what is recorded as hanging is never tried again.
+                timed_out = True
             except SessionLostError as error:
-                # If the runner itself died, the candidate is not known to be the reason.
-                if self._drop() and attempt == 0:
-                    continue
+                if self._drop():
+                    raise self._lost(error) from error
                 return Failure(stage, FailureKind.CRASH, str(error))
             except SessionError as error:
+                if stage is Stage.LOAD:
+                    self._check_stored(session, name, artifact.library)
                 return Failure(stage, FailureKind.ERROR, str(error))
-        raise AssertionError("unreachable")
 
     def pulse(self) -> float:
         """Return the fixed kernel's median seconds."""
-        for _ in range(2):
-            session = self._ready()
-            try:
-                with session.deadline(self._options.run_timeout_s, "running the reference kernel"):
-                    return float(self._pulse())
-            except SessionError:
-                self._drop()
-        raise DeviceError(
-            f"Device '{self._device.name}' failed twice to run the reference kernel. "
-            "Check that the target fits the device, and that its runner runs."
-        )
+        session = self._ready()
+        try:
+            with session.deadline(self._options.run_timeout_s, "running the reference kernel"):
+                return float(self._pulse())
+        except SessionError as error:
+            if self._drop():
+                raise self._lost(error) from error
+            raise DeviceError(
+                f"Device '{self._device.name}' does not run the reference kernel: {error}. "
+                "Check that the target fits the device, and that its runner runs."
+            ) from error
 
     def close(self) -> None:
         """Give the device back."""
         self._forget()
 
-    def _load(self, session: Session, library: bytes) -> Any:
-        # A new name for each: writing over a library that is still mapped changes or crashes that one.
+    def _new_name(self) -> str:
+        # Each library has its own: writing over one that is still mapped changes or crashes that one.
         self._loaded += 1
-        name = f"candidate{self._loaded}.so"
+        return f"candidate{self._loaded}.so"
+
+    def _load(self, session: Session, name: str, library: bytes) -> Any:
         session.upload(name, library)
         module = session.load(name)
         session.remove(name)
         return module
+
+    def _check_stored(self, session: Session, name: str, library: bytes) -> None:
+        """Check that a library that does not load has arrived whole: a full disk is not the candidate's fault."""
+        stored = b""
+        with (
+            contextlib.suppress(SessionError),
+            session.deadline(self._options.load_timeout_s, "reading it back"),
+        ):
+            stored = session.download(name)
+            session.remove(name)
+        if stored != library:
+            self._forget()
+            raise DeviceError(
+                f"Device '{self._device.name}' kept {len(stored)} of {len(library)} bytes of a library that was sent "
+                "to it. Is its disk full? Free some space there."
+            )
+
+    def _lost(self, error: SessionError) -> DeviceLostError:
+        return DeviceLostError(
+            f"Device '{self._device.name}' was lost: {error}. See `edgetune devices doctor {self._device.name}`."
+        )
 
     def _timed(self, session: Session, module: Any, run: Any, best_s: float | None) -> Timing | Failure:
         options = self._options
@@ -184,8 +226,18 @@ class DeviceMeasurer:
     def _repeat(self, module: Any, number: int, repeats: int, min_ms: int = 0) -> tuple[float, ...]:
         device = self._arguments[0].device
         evaluator = module.time_evaluator(ENTRY, device, number=number, repeat=repeats, min_repeat_ms=min_ms)
-        # The clock of some devices is coarse; a time of zero would be better than everything.
-        return tuple(max(float(t), 1e-9) for t in evaluator(*self._arguments).results)
+        for _ in range(_CLOCK_TRIES):
+            started = time.perf_counter()
+            times = [float(t) for t in evaluator(*self._arguments).results]
+            # TVM times by the device's wall clock, which may be set meanwhile: what took less than nothing there,
+            # or clearly longer than it took here, did not take that.
+            if min(times) >= 0 and sum(times) * number <= 1.1 * (time.perf_counter() - started):
+                # The clock of some devices is coarse; a time of zero would be better than everything.
+                return tuple(max(t, 1e-9) for t in times)
+        raise DeviceError(
+            f"The clock of device '{self._device.name}' jumps: no time can be measured with it. Look at what sets it "
+            "(`timedatectl` on most devices)."
+        )
 
     def _wrong(self) -> str | None:
         assert self._prepared is not None
@@ -197,18 +249,15 @@ class DeviceMeasurer:
 
     def _ready(self) -> Session:
         """Return a session that has the arguments of the current task."""
-        for attempt in range(2):
-            try:
-                session = self._session or self._open()
-                if self._prepared is not None and not self._arguments:
-                    self._send_arguments(session, self._prepared)
-                return session
-            except DeviceError as error:
-                # No candidate runs here: a device that died and came back is tried once more.
-                revived = isinstance(error.__cause__, SessionError) and self._drop()
-                if not revived or attempt:
-                    raise
-        raise AssertionError("unreachable")
+        try:
+            session = self._session or self._open()
+            if self._prepared is not None and not self._arguments:
+                self._send_arguments(session, self._prepared)
+            return session
+        except DeviceError:
+            # What died here is started again, for the next time.
+            self._drop()
+            raise
 
     def _send_arguments(self, session: Session, prepared: Prepared) -> None:
         import tvm

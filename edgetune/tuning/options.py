@@ -52,7 +52,8 @@ class TuningOptions:
         workers: build processes; None for as many as this process may use cores.
         build_timeout_s: for one candidate.
         reference_timeout_s: for computing what a kernel should give, once a task.
-        device_timeout_s: how long to wait for the device to be up and free.
+        device_timeout_s: how long to wait for a device to be up and free, and for the last one to come back.
+        retry_s: pause after a device's first failure.
         preload: modules that a build process imports at its start (own tensor intrinsics, say).
         measure: how candidates are timed.
     """
@@ -65,5 +66,6 @@ class TuningOptions:
     build_timeout_s: float = 20.0
     reference_timeout_s: float = 120.0
     device_timeout_s: float = 180.0
+    retry_s: float = 1.0
     preload: tuple[str, ...] = ()
     measure: MeasureOptions = field(default_factory=MeasureOptions)

@@ -70,6 +70,20 @@ class TaskOutcome:
 
 
 @dataclass(frozen=True)
+class DeviceOutcome:
+    """One device of a run.
+
+    Attributes:
+        trials: measured on it by this run.
+        problem: why it could not be used at the end; empty where it could.
+    """
+
+    name: str
+    trials: int
+    problem: str = ""
+
+
+@dataclass(frozen=True)
 class TuningOutcome:
     """A tuning run's result.
 
@@ -79,8 +93,10 @@ class TuningOutcome:
         failures: failed candidates by kind, those of earlier runs included.
         interrupted: Ctrl-C ended it.
         budget_ended: the budget ended before every task had stopped improving.
-        drift: how steady the device was.
+        drift: how steady the devices were.
         wall_s: seconds.
+        devices: how each device fared; none where nothing had to be measured.
+        lost: why no device was left to measure on; empty if that did not end the run.
     """
 
     tasks: tuple[TaskOutcome, ...]
@@ -91,6 +107,8 @@ class TuningOutcome:
     budget_ended: bool
     drift: DriftReport
     wall_s: float
+    devices: tuple[DeviceOutcome, ...] = ()
+    lost: str = ""
 
     @property
     def set_aside(self) -> tuple[TaskOutcome, ...]:

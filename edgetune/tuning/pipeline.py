@@ -9,14 +9,14 @@ task and its search should know how the last ones went.
 
 from __future__ import annotations
 
-import contextlib
 import queue
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from edgetune.records import Artifact, Candidate
+from edgetune.records import Artifact, Candidate, Record
 from edgetune.tuning.allocation import AllocationPolicy, TaskState
 from edgetune.tuning.arguments import Prepared
 from edgetune.tuning.builder import Built, CandidateBuilder, PrepareError
@@ -30,21 +30,28 @@ _POLL_S = 0.2
 
 @dataclass
 class Batch:
-    """Candidates of one task, built as far as they could be."""
+    """Candidates of one task, built as far as they could be, and what came of those measured so far.
+
+    Attributes:
+        records: of the first items, in their order.
+        suspects: candidates during which a device was lost: once that is chance.
+    """
 
     state: TaskState
     prepared: Prepared | None
     items: list[tuple[Candidate, Built]]
-    _counted: int = 0
+    suspects: set[Candidate] = field(default_factory=set)
+    records: list[Record] = field(default_factory=list)
 
-    def count_one(self) -> None:
-        """Take one candidate off the task's pending ones: it is measured. Needs the pipeline's lock."""
-        self._counted += 1
+    def add(self, record: Record) -> None:
+        """Take the next candidate off the task's pending ones: it is measured. Needs the pipeline's lock."""
+        self.records.append(record)
         self.state.pending -= 1
 
-    def close(self) -> None:
-        """Take off the rest as well, measured or not. Needs the pipeline's lock."""
-        self.state.pending -= len(self.items) - self._counted
+    @property
+    def left(self) -> list[tuple[Candidate, Built]]:
+        """What is not measured yet."""
+        return self.items[len(self.records) :]
 
     @property
     def artifacts(self) -> list[Artifact]:
@@ -55,8 +62,9 @@ class Batch:
 class Pipeline:
     """Runs the searching and the building thread.
 
-    Threads: ``next`` and ``done`` belong to the one that measures; task states may be changed only while
-    ``lock`` is held. Ownership: leaving the context ends the threads, as soon as a call under way ends.
+    Threads: ``next``, ``done`` and ``give_back`` are called by those that measure, one for each device; task
+    states may be changed only while ``lock`` is held. Ownership: leaving the context ends the threads, as soon
+    as a call under way ends.
 
     Args:
         states: the tasks; changed in place.
@@ -68,8 +76,9 @@ class Pipeline:
         budget: how many trials are left in all, None without a limit.
         batch: usual number of candidates in a batch. Where measuring excludes host work, the next batch is
             begun while at most so many candidates are under way (one batch is built meanwhile, or many
-            small ones, and measured together); otherwise while at most twice as many are (one built, one
-            measured).
+            small ones, and measured together); otherwise while at most so many for each device, and as many
+            again, are (one measured by each, one built).
+        devices: how many devices measure.
     """
 
     def __init__(
@@ -82,6 +91,7 @@ class Pipeline:
         gate: Gate,
         budget: Callable[[], int | None],
         batch: int,
+        devices: int = 1,
     ) -> None:
         self._states = states
         self._policy = policy
@@ -90,10 +100,10 @@ class Pipeline:
         self._builder = builder
         self._gate = gate
         self._budget = budget
-        self._ahead = batch if gate.shares_host else 2 * batch
+        self._batch = batch
+        self._ahead = batch if gate.shares_host else (devices + 1) * batch
         self._enough = batch if gate.shares_host else 1
         self._under_way = 0
-        self._finished = False
         self._searches: dict[str, SearchPolicy] = {}
         self._prepared: dict[str, Prepared | None] = {}
         self.lock = threading.Condition()
@@ -101,7 +111,8 @@ class Pipeline:
         self._error: BaseException | None = None
         # Without a bound of their own: what is under way is bounded as a whole.
         self._proposed: queue.SimpleQueue[tuple[TaskState, list[Candidate]] | None] = queue.SimpleQueue()
-        self._built: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
+        self._built: deque[Batch] = deque()
+        self._ended = False
         self._threads = [
             threading.Thread(target=self._guarded, args=(body,), name=f"edgetune-{name}", daemon=True)
             for name, body in (("search", self._search), ("build", self._build))
@@ -120,42 +131,49 @@ class Pipeline:
             self.lock.notify_all()
 
     def next(self, stop: Callable[[], bool]) -> list[Batch]:
-        """Wait for batches and return all that are ready; none when ``stop`` says so, or there will be none.
+        """Wait for batches and return some; none when ``stop`` says so, or there will be none.
 
-        Where measuring stops the host's work, small batches are collected first.
+        Where measuring stops the host's work, small batches are collected first, and all are returned; else
+        about as many candidates as a batch has: the others are for the other devices.
 
         Raises:
             Exception: what ended one of the threads.
         """
-        ready: list[Batch] = []
-        while not self._finished and not self._is_enough(ready) and not stop():
-            with contextlib.suppress(queue.Empty):
-                self._take(ready, self._built.get(timeout=_POLL_S))
-        while not self._built.empty():
-            self._take(ready, self._built.get())
-        if self._error is not None:
-            raise self._error
-        return ready
-
-    def _is_enough(self, ready: Sequence[Batch]) -> bool:
-        collected = sum(len(batch.items) for batch in ready)
-        return bool(ready) and (collected >= self._enough or collected >= self._under_way)
-
-    def _take(self, ready: list[Batch], item: Batch | None) -> None:
-        if item is None:
-            self._finished = True
-        else:
-            ready.append(item)
-
-    def done(self, batch: Batch, results: Sequence[Measured]) -> None:
-        """Report what came of a batch; its task may have the next one."""
         with self.lock:
-            batch.close()
-            self._under_way -= len(batch.items)
-            search = self._searches.get(batch.state.task.workload)
-            if search is not None:
-                search.learn(results)
-            self.lock.notify_all()
+            while not (self._ended or self._is_enough() or stop()):
+                self.lock.wait(_POLL_S)
+            if self._error is not None:
+                raise self._error
+            taken: list[Batch] = []
+            while self._built and (self._gate.shares_host or _size(taken) < self._batch) and not stop():
+                taken.append(self._built.popleft())
+            return taken
+
+    def _is_enough(self) -> bool:
+        collected = _size(self._built)
+        return collected > 0 and (collected >= self._enough or collected >= self._under_way)
+
+    def done(self, batches: Sequence[Batch]) -> None:
+        """Report what came of batches; what is not measured will not be. Their tasks may have the next ones."""
+        with self.changing():
+            for batch in batches:
+                self._learn(batch)
+                batch.state.pending -= len(batch.left)
+                self._under_way -= len(batch.left)
+
+    def give_back(self, batches: Sequence[Batch]) -> None:
+        """Report what came of batches, and leave what is not measured to other devices, or to a later turn."""
+        with self.changing():
+            for batch in reversed(batches):
+                self._learn(batch)
+                if batch.left:
+                    self._built.appendleft(Batch(batch.state, batch.prepared, batch.left, batch.suspects))
+
+    def _learn(self, batch: Batch) -> None:
+        self._under_way -= len(batch.records)
+        search = self._searches.get(batch.state.task.workload)
+        if search is not None and batch.records:
+            search.learn([(Candidate(r.workload, r.trace), r.outcome) for r in batch.records])
 
     @contextmanager
     def changing(self) -> Iterator[None]:
@@ -174,7 +192,8 @@ class Pipeline:
                 self._stop.set()
         finally:
             if body == self._build or self._error is not None:
-                self._built.put(None)
+                with self.changing():
+                    self._ended = True
             else:
                 self._proposed.put(None)
 
@@ -252,4 +271,9 @@ class Pipeline:
                 continue
             self._prepared.setdefault(workload, prepared)
             items = list(zip(candidates, built, strict=True))
-            self._built.put(Batch(state, self._prepared[workload], items))
+            with self.changing():
+                self._built.append(Batch(state, self._prepared[workload], items))
+
+
+def _size(batches: Iterable[Batch]) -> int:
+    return sum(len(batch.items) for batch in batches)

@@ -16,9 +16,9 @@ from edgetune.tuning.arguments import Prepared
 from edgetune.tuning.builder import Built
 from edgetune.tuning.gate import Gate
 from edgetune.tuning.interrupt import Interrupt
-from edgetune.tuning.loop import ProgressCallback, Run
 from edgetune.tuning.options import Budget, TuningOptions
 from edgetune.tuning.outcome import TuningOutcome
+from edgetune.tuning.run import ProgressCallback, Run
 from edgetune.tuning.search import Measured
 
 if TYPE_CHECKING:
@@ -92,13 +92,13 @@ def replay_run(
         DeviceError: a candidate without a recording.
         LogsError: the logs cannot be read or written.
     """
-    run = Run(tasks, target, device.name, logs, budget, options or TuningOptions(), progress, policy)
+    run = Run(tasks, target, [device.name], logs, budget, options or TuningOptions(), progress, policy)
     if run.has_work():
         with Interrupt() as interrupt:
             run.measure_all(
                 lambda task, known: RecordedSearch(device, task, known),
                 ReplayBuilder(),
-                ReplayMeasurer(device),
+                {device.name: ReplayMeasurer(device)},
                 Gate(device.shares_host),
                 interrupt,
             )

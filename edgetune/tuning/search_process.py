@@ -76,9 +76,11 @@ class RemoteSearch:
         Raises:
             SearchError: the search failed for this task.
         """
+        # While this searches, devices go on measuring: what they report meanwhile is for the next call.
+        count_known = len(self._measured)
 
         def what_is_new(known: bool) -> tuple[Task, list[Measured], bool]:
-            return self._task, self._measured[self._told if known else 0 :], known
+            return self._task, self._measured[self._told if known else 0 : count_known], known
 
         calls = [Call(step, (self._settings, self._hints, count), TIMEOUT_S)]
         for _ in range(2):
@@ -88,7 +90,7 @@ class RemoteSearch:
             # It may have been killed for memory: once more, in a new process.
         if isinstance(outcome, WorkerError | WorkerCrashError | WorkerTimeoutError):
             raise SearchError(f"the search failed: {last_line(outcome)[:300]}") from outcome
-        self._told = len(self._measured)
+        self._told = count_known
         proposals: list[Candidate] = outcome
         return proposals
 

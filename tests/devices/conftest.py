@@ -20,9 +20,10 @@ def make_sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[...
         pytest.skip("no OpenSSH server is installed")
     servers = []
 
-    def make(forwarding: bool = False) -> Sshd:
+    def make(forwarding: bool = False, cpus: int = 0) -> Sshd:
         folder = tmp_path_factory.mktemp("sshd")
-        server = Sshd(folder, str(folder / "cache"), forwarding=forwarding)
+        before = ["taskset", "-c", ",".join(map(str, range(cpus)))] if cpus else []
+        server = Sshd(folder, str(folder / "cache"), forwarding=forwarding, before=before)
         servers.append(server)
         server.start()
         return server

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -24,13 +25,28 @@ class Sshd:
         cache: what ``XDG_CACHE_HOME`` is for those who log in.
         root: chroot there.
         forwarding: let connections through to other machines, as a jump host does.
+        before: words of a command that starts the server, as ``taskset -c 0``.
+        host: where it listens.
+        environment: of those who log in.
     """
 
-    def __init__(self, folder: Path, cache: str, root: Path | None = None, forwarding: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        cache: str,
+        root: Path | None = None,
+        forwarding: bool = False,
+        before: Sequence[str] = (),
+        host: str = "127.0.0.1",
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.folder = folder
         self.cache = cache
         self.root = root
         self.forwarding = forwarding
+        self.before = tuple(before)
+        self.host = host
+        self.environment = {"XDG_CACHE_HOME": cache, **(environment or {})}
         self.port = free_port()
         self.identity = make_key(folder / "user_key")
         self.host_key = make_key(folder / "host_key")
@@ -41,7 +57,7 @@ class Sshd:
     @property
     def url(self) -> str:
         user = "root" if self.root else getpass.getuser()
-        return f"ssh://{user}@127.0.0.1:{self.port}"
+        return f"ssh://{user}@{self.host}:{self.port}"
 
     @property
     def options(self) -> list[str]:
@@ -50,7 +66,7 @@ class Sshd:
 
     def trust(self, key: Path) -> None:
         kind, data, *_ = key.with_suffix(".pub").read_text().split()
-        self.known_hosts.write_text(f"[127.0.0.1]:{self.port} {kind} {data}\n")
+        self.known_hosts.write_text(f"[{self.host}]:{self.port} {kind} {data}\n")
 
     def authorize(self, key: Path) -> None:
         """Let another user's key in too; the server has to run."""
@@ -65,7 +81,7 @@ class Sshd:
             shutil.copy(self.host_key, inside / "host_key")
         there = "/etc/edgetune-test" if self.root else str(inside)
         config = {
-            "ListenAddress": f"127.0.0.1:{self.port}",
+            "ListenAddress": f"{self.host}:{self.port}",
             "HostKey": f"{there}/host_key",
             "AuthorizedKeysFile": f"{there}/authorized_keys",
             "PidFile": "none",
@@ -74,11 +90,11 @@ class Sshd:
             "PasswordAuthentication": "no",
             "KbdInteractiveAuthentication": "no",
             "AllowTcpForwarding": "yes" if self.forwarding else "no",
-            "SetEnv": f"XDG_CACHE_HOME={self.cache}",
+            "SetEnv": " ".join(f"{key}={value}" for key, value in self.environment.items()),
         }
         (inside / "sshd_config").write_text("".join(f"{key} {value}\n" for key, value in config.items()))
         program = "/usr/sbin/sshd" if self.root else str(SSHD)
-        command = [program, "-D", "-e", "-f", f"{there}/sshd_config"]
+        command = [*self.before, program, "-D", "-e", "-f", f"{there}/sshd_config"]
         if self.root:
             command = ["chroot", str(self.root), *command]
             (self.root / "run/sshd").mkdir(parents=True, exist_ok=True)
@@ -94,7 +110,7 @@ class Sshd:
             assert self.process is not None
             assert self.process.poll() is None, self.said()
             try:
-                with socket.create_connection(("127.0.0.1", self.port), timeout=5) as connection:
+                with socket.create_connection((self.host, self.port), timeout=5) as connection:
                     connection.settimeout(10)
                     if connection.recv(4) == b"SSH-":
                         return

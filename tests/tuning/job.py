@@ -51,7 +51,7 @@ def main(path, trials):
         outcome = tune_tasks(
             [task(32), task(48)],
             target,
-            local_device(2),
+            [local_device(2)],
             logs,
             spaces=stock_spaces,
             budget=Budget(trials=trials),

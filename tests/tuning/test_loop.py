@@ -17,11 +17,12 @@ from edgetune.records import Artifact, Candidate, FailureKind, Timing
 from edgetune.tuning.builder import Builder
 from edgetune.tuning.gate import Gate
 from edgetune.tuning.interrupt import Interrupt
-from edgetune.tuning.loop import Run, tune_tasks
+from edgetune.tuning.loop import tune_tasks
 from edgetune.tuning.measure import DeviceMeasurer
 from edgetune.tuning.options import Budget, MeasureOptions, TuningOptions
 from edgetune.tuning.outcome import TaskStatus
 from edgetune.tuning.pulse import build_pulse
+from edgetune.tuning.run import Run
 from edgetune.tuning.search import SearchSettings
 from edgetune.tuning.search_process import SearchProcess
 from edgetune.tuning.workers import WorkerPool
@@ -45,7 +46,7 @@ def test_a_run_tunes_every_task_and_the_next_one_reuses_it(device, target, logs,
     outcome = tune_tasks(
         tasks,
         target,
-        device,
+        [device],
         logs,
         spaces=stock_spaces,
         budget=Budget(trials=24),
@@ -68,7 +69,7 @@ def test_a_run_tunes_every_task_and_the_next_one_reuses_it(device, target, logs,
         assert logs.best(task.task.workload, target).trace == task.best.trace
     started = time.monotonic()
     again = tune_tasks(
-        tasks, target, device, logs, spaces=stock_spaces, budget=Budget(trials=24), options=OPTIONS
+        tasks, target, [device], logs, spaces=stock_spaces, budget=Budget(trials=24), options=OPTIONS
     )
     assert (again.trials_spent, again.trials_reused) == (0, 24)
     assert time.monotonic() - started < 1, "nothing needs to be started"
@@ -101,12 +102,12 @@ def test_candidates_that_crash_hang_and_lie_are_recorded_failures(
 
     bad = [library(kernels.libc(name, shapes=shapes)) for name in ("abort", "pause", "getpid")]
     options = dataclasses.replace(OPTIONS, first_batch=8)
-    run = Run([kernels.matmul(64)], target, device.name, logs, Budget(trials=20), options)
+    run = Run([kernels.matmul(64)], target, [device.name], logs, Budget(trials=20), options)
     pulse = pool.call(build_pulse, target, timeout_s=60)
     measurer = DeviceMeasurer(device, "llvm", 2, pulse, options.measure, 60)
     with WorkerPool(server, 1) as searching:
         searches = SearchProcess(searching, SearchSettings(target, stock_spaces, 1, 2))
-        run.measure_all(searches, Sabotage(builder, bad), measurer, Gate(True), Interrupt())
+        run.measure_all(searches, Sabotage(builder, bad), {device.name: measurer}, Gate(True), Interrupt())
     measurer.close()
     outcome = run.outcome()
     assert outcome.trials_spent == 20
@@ -123,7 +124,7 @@ def test_a_task_that_cannot_be_searched_is_set_aside_and_the_others_go_on(device
     outcome = tune_tasks(
         [broken, unsafe, kernels.matmul()],
         target,
-        device,
+        [device],
         logs,
         spaces=stock_spaces,
         budget=Budget(trials=6),
@@ -142,7 +143,7 @@ def test_a_time_budget_ends_the_run(device, target, logs, kernels):
     outcome = tune_tasks(
         [kernels.conv()],
         target,
-        device,
+        [device],
         logs,
         spaces=stock_spaces,
         budget=Budget(time_s=6.0),
@@ -157,7 +158,7 @@ def test_a_wrong_thread_count_is_said(device, target, logs, kernels):
         tune_tasks(
             [kernels.matmul()],
             target.with_threads(7),
-            device,
+            [device],
             logs,
             spaces=stock_spaces,
             budget=Budget(trials=2),

@@ -1,0 +1,76 @@
+"""Several devices behind SSH servers in one run, and runs whose devices are lost for good."""
+
+from __future__ import annotations
+
+import json
+
+from edgetune import workflow
+from edgetune.devices.manage import add_device
+from edgetune.logs import open_logs
+from edgetune.runtime import load
+from edgetune.tuning.options import Budget, TuningOptions
+from edgetune.watcher import Watcher
+from tests.devices.test_ssh import address_of
+
+
+class Killer(Watcher):
+    """Has servers die for good, each once so many trials are measured."""
+
+    def __init__(self, servers):
+        self.servers = dict(servers)
+        self.notes = []
+
+    def tuning(self, progress):
+        for trials in [due for due in self.servers if progress.trials_spent >= due]:
+            self.servers.pop(trials).stop()
+
+    def note(self, text):
+        self.notes.append(text)
+
+
+def devices_in(logs):
+    with open_logs(logs) as opened:
+        records = list(opened.every())
+    assert len(records) == len({(r.workload, r.trace) for r in records})
+    return [record.device for record in records]
+
+
+def test_two_devices_then_one_then_none(make_sshd, conv_file, tmp_path):
+    first, second = make_sshd(), make_sshd()
+    add_device("a", address_of(first))
+    add_device("b", address_of(second))
+    logs = tmp_path / "logs.sqlite"
+    request = workflow.Request(conv_file, logs=logs, out=tmp_path / "bundle")
+    options = TuningOptions(batch=4, first_batch=4, device_timeout_s=3, seed=1)
+    killer = Killer({8: second, 16: first})
+    result = workflow.tune(request, Budget(trials=80), "a,b", options, killer, measure_latency=False)
+    assert killer.servers == {}, "after the loss of one device the other goes on"
+    assert result.device == "a,b"
+    assert "'a'" in result.lost
+    assert "'b'" in result.lost
+    assert any("'b' failed 3 times in a row" in note for note in killer.notes)
+    assert 16 <= result.trials_spent < 24
+    assert result.failures == {}
+    names = devices_in(logs)
+    assert len(names) == result.trials_spent
+    assert {name: names.count(name) for name in "ab"} == result.devices
+    assert result.devices["a"] > 0 < result.devices["b"]
+    # The devices are of this machine's kind, so that it can stand in for them.
+    assert result.verified.passed
+    assert any("verified on this machine" in note for note in result.notes)
+    load(result.bundle)
+
+
+def test_only_different_devices_of_one_kind_are_used_at_once(make_sshd, conv_file, run_cli):
+    add_device("board", address_of(make_sshd()))
+    add_device("small", address_of(make_sshd(cpus=1)))
+    for names, code, words in (
+        ("board,board", 2, "once"),
+        ("board,local", 2, "leave out 'local'"),
+        ("board,none", 4, "no device 'none'"),
+        ("board,small", 4, "another kind"),
+    ):
+        got, out, err = run_cli("tune", str(conv_file), "--device", names, "--trials", "1", "--json")
+        assert (got, words in " ".join(err.split())) == (code, True), err
+        assert json.loads(out)["error"]["exit_code"] == code
+    assert run_cli("devices", "probe", "board,small")[0] == 4
