@@ -6,9 +6,10 @@ BIN := $(VENV)/bin
 DEMO_TIME ?= 100s
 DEMO_OUT ?= edgetune-out/demo
 # What the tests start besides Python: a PostgreSQL server for the team's tuning logs; an SSH server that plays a
-# device; what emulates an ARM one (its root file system, qemu, the C library that the runner takes along); minisign
+# device; what emulates one (an ARM root file system, qemu, the C libraries that the runner takes along); minisign
 # and valgrind. Tests of the wrappers for Java and Rust, and of emulated machines, are skipped where compilers are missing.
-TEST_PACKAGES := minisign valgrind postgresql openssh-server debootstrap qemu-user-static libc6-arm64-cross libstdc++6-arm64-cross
+TEST_PACKAGES := minisign valgrind postgresql openssh-server debootstrap qemu-user-static \
+	libc6-arm64-cross libstdc++6-arm64-cross libc6-armhf-cross libgcc-s1-armhf-cross libc6-riscv64-cross libgcc-s1-riscv64-cross
 
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
