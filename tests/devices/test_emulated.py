@@ -74,7 +74,9 @@ def test_from_adding_a_device_to_a_bundle_and_nothing_left_behind(arm, answer, r
     profiled = answer("profile", bundle, "--device", "board", "--runs", "2")
     assert profiled["device"] == "board"
     assert profiled["machine"]["peak_gflops"] > 0
-    assert sum(kernel["calls"] for kernel in profiled["kernels"]) == 56
+    convolutions = {task["name"] for task in tuned["tasks"] if "conv2d" in task["name"]}
+    assert convolutions
+    assert convolutions <= {kernel["name"] for kernel in profiled["kernels"]}
     assert all(kernel["time_us"] > 0 for kernel in profiled["kernels"])
 
     home = arm.root / "root/cache/edgetune"
