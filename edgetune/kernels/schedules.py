@@ -32,7 +32,8 @@ LAUNCH_ELEMENTS = 16_384
 
 def divisors(number: int) -> list[int]:
     """The divisors of a positive number, ascending."""
-    return [d for d in range(1, number + 1) if number % d == 0]
+    small = [d for d in range(1, math.isqrt(number) + 1) if number % d == 0]
+    return small + [number // d for d in reversed(small) if d * d != number]
 
 
 def option(sch: Schedule, candidates: Sequence[int], default: int) -> ExprRV:

@@ -14,10 +14,11 @@ def register_tiles(blocks: int, columns: int, registers: int) -> list[tuple[floa
     """
     tiles = []
     for b in (d for d in divisors(blocks) if d <= 8):
-        for c in divisors(columns):
+        # Only as many as fit: the divisors of a long row are many, and take long to find.
+        most = min(columns, (registers + (b == 1) - min(b, 2) - 1) // b)
+        for c in (c for c in range(1, most + 1) if columns % c == 0):
             work = b * c
-            if work + min(b, 2) + 1 <= registers + (b == 1):
-                tiles.append((min(work, 10) / 10 * work / (2 * b + c), b, c))
+            tiles.append((min(work, 10) / 10 * work / (2 * b + c), b, c))
     return sorted(tiles, reverse=True)
 
 
