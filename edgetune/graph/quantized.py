@@ -21,19 +21,18 @@ import numpy as np
 import tvm
 from tvm import relax, te, topi
 
+from edgetune.graph import integer_products
 from edgetune.graph.blocked import BlockedValue, Rewriter, Rule, same_padding
 from edgetune.graph.geometry import Geometry
-from edgetune.graph.packing import block_channels, const, pad_to, shape_of
+from edgetune.graph.integer_products import BYTES
+from edgetune.graph.packing import const, shape_of
 from edgetune.graph.quantized_values import Dequantized, Quantised, Sums, Weights, quantize, rounded, summed
 from edgetune.graph.rules import operand, pooled
 from edgetune.kernels import integer, window
 from edgetune.kernels.dots import Dot, best_dot
 
-_PRODUCT_LIKE = 4
-"""Relax's fusion pattern (``OpPatternKind``) of what takes elementwise work after it."""
 _EXACT = 2**24
 """Integers up to this size are exact in float32."""
-_BYTES = ("uint8", "int8")
 
 
 def with_quantized(rules: dict[str, Rule]) -> dict[str, Rule]:
@@ -52,14 +51,23 @@ def with_quantized(rules: dict[str, Rule]) -> dict[str, Rule]:
         "relax.matmul": _matmul,
     }
 
-    def first(rule: Rule, other: Rule | None) -> Rule:
-        def apply(rewriter: Rewriter, call: Any) -> Any:
-            result = rule(rewriter, call)
-            return other(rewriter, call) if result is None and other is not None else result
+    integers: dict[str, Rule] = {
+        "relax.nn.conv2d": integer_products.conv2d,
+        "relax.matmul": integer_products.matmul,
+    }
+    for more in (integers, own):
+        rules = {**rules, **{name: _first(rule, rules.get(name)) for name, rule in more.items()}}
+    return rules
 
-        return apply
 
-    return {**rules, **{name: first(rule, rules.get(name)) for name, rule in own.items()}}
+def _first(rule: Rule, other: Rule | None) -> Rule:
+    """``rule``, and ``other`` where it declines."""
+
+    def apply(rewriter: Rewriter, call: Any) -> Any:
+        result = rule(rewriter, call)
+        return other(rewriter, call) if result is None and other is not None else result
+
+    return apply
 
 
 def _scalar(expr: Any) -> Any:
@@ -73,7 +81,7 @@ def _scalar(expr: Any) -> Any:
 def _quantised(rewriter: Rewriter, expr: Any) -> Quantised | None:
     """What an expression dequantises, if it does so with one scale."""
     call = rewriter.definition(expr)
-    if call is None or call.op.name != "relax.dequantize" or str(call.args[0].ty.dtype) not in _BYTES:
+    if call is None or call.op.name != "relax.dequantize" or str(call.args[0].ty.dtype) not in BYTES:
         return None
     scale, zero = _scalar(call.args[1]), _scalar(call.args[2])
     return None if scale is None or zero is None else Quantised(call.args[0], np.float32(scale), int(zero))
@@ -98,7 +106,7 @@ def _weights(rewriter: Rewriter, expr: Any) -> Weights | None:
     if call.op.name != "relax.dequantize":
         return None
     values, scale, zero = (rewriter.constant(a) for a in call.args)
-    if values is None or scale is None or zero is None or str(values.dtype) not in _BYTES:
+    if values is None or scale is None or zero is None or str(values.dtype) not in BYTES:
         return None
     axis = int(call.attrs.axis) % values.ndim
     origin = zero.astype(np.int16)
@@ -107,11 +115,6 @@ def _weights(rewriter: Rewriter, expr: Any) -> Weights | None:
     return Weights(
         values.astype(np.int16) - origin.reshape(origin.shape or ()), scale.astype(np.float32), axis
     )
-
-
-def _fits(weight: np.ndarray, dot: Dot) -> bool:
-    limits = np.iinfo(dot.weight)
-    return bool(weight.min() >= limits.min and weight.max() <= limits.max)
 
 
 def _conv2d(rewriter: Rewriter, call: Any) -> BlockedValue | None:
@@ -126,55 +129,20 @@ def _conv2d(rewriter: Rewriter, call: Any) -> BlockedValue | None:
         return None
     factor = (x.scale * scale).astype(np.float32)
     zero = relax.const(np.array([x.zero], str(x.values.ty.dtype)))
-    if groups == channels == weight.shape[0] and groups > 1:
-        return _depthwise(rewriter, x, zero, weight, factor, geometry)
-    dot = best_dot(rewriter.target)
-    if not _fits(weight, dot) or dot.lanes != rewriter.lanes:
-        return None
-    plain_input = channels < rewriter.lanes and groups == 1
-    source = rewriter.plain(x.values) if plain_input else rewriter.blocked(x.values, groups).expr
-    packed = const(_pack(weight, groups, rewriter.lanes, plain_input, dot))
-    total = rewriter.emit_te(
-        functools.partial(integer.conv2d, dot=dot), source, zero, packed,
-        *geometry.arguments(), groups, plain_input,
-        name="integer_conv2d", primfunc_attrs={"op_pattern": _PRODUCT_LIKE},
-    )  # fmt: skip
-    bias = _bias(x, weight.reshape(weight.shape[0], -1), dot)
-    return Sums(rewriter, BlockedValue(total, weight.shape[0], *geometry.output, groups), bias, factor)
+    if integer_products.is_depthwise(weight, channels, groups):
+        total = integer_products.depthwise_sums(rewriter, x.values, zero, weight, geometry)
+        bias = np.zeros(weight.shape[0], np.int32)
+    else:
+        dot = best_dot(rewriter.target)
+        total = integer_products.conv_sums(rewriter, x.values, zero, weight, geometry, groups, dot)
+        bias = _bias(x, weight.reshape(weight.shape[0], -1), dot)
+    return None if total is None else Sums(rewriter, total, bias, factor)
 
 
 def _bias(x: Quantised, weight: np.ndarray, dot: Dot) -> np.ndarray:
     """What the form in which the instruction reads ``x`` adds to the sums, taken off; ``weight`` is ``[O, K]``."""
     moved = integer.offset(x.zero, str(x.values.ty.dtype), dot.activation)
     return (-moved * weight.astype(np.int64).sum(axis=1)).astype(np.int32)
-
-
-def _pack(weight: np.ndarray, groups: int, lanes: int, plain_input: bool, dot: Dot) -> np.ndarray:
-    """``[O, I, KH, KW]`` to ``[O/b, I/b', KH, KW, b'/g, b, g]``: b' is b, or for plain input all channels."""
-    blocked = block_channels(weight, groups, lanes)
-    inner = -(-weight.shape[1] // dot.group) * dot.group if plain_input else lanes
-    padded = pad_to(blocked, 2, inner)
-    out, _, depth, *kernel = padded.shape
-    split = padded.reshape(out, lanes, depth // inner, inner // dot.group, dot.group, *kernel)
-    return split.transpose(0, 2, 5, 6, 3, 1, 4).astype(dot.weight)
-
-
-def _depthwise(
-    rewriter: Rewriter, x: Quantised, zero: Any, weight: np.ndarray, factor: np.ndarray, geometry: Geometry
-) -> Sums | None:
-    # One product for each value read: the multiply-add of float32 takes as many a cycle as any of integers, and its
-    # sums are exact as long as they stay below 2^24.
-    if 255 * float(np.abs(weight.astype(np.int64)).sum(axis=(1, 2, 3)).max()) >= _EXACT:
-        return None
-    value = rewriter.blocked_or_none(x.values) or rewriter.blocked(x.values)
-    packed = block_channels(weight[:, 0], value.groups, rewriter.lanes).transpose(0, 2, 3, 1)
-    total = rewriter.emit_te(
-        integer.depthwise, value.expr, zero, const(packed.astype(np.float32)), *geometry.arguments(),
-        name="integer_depthwise", primfunc_attrs={"op_pattern": _PRODUCT_LIKE},
-    )  # fmt: skip
-    outputs = weight.shape[0]
-    sums = BlockedValue(total, outputs, *geometry.output, value.groups)
-    return Sums(rewriter, sums, np.zeros(outputs, np.int32), factor)
 
 
 def _add(rewriter: Rewriter, call: Any) -> BlockedValue | None:
@@ -209,7 +177,7 @@ def _quantize(rewriter: Rewriter, call: Any) -> BlockedValue | None:
     value = rewriter.blocked_or_none(call.args[0])
     scale, zero = _scalar(call.args[1]), _scalar(call.args[2])
     kind = str(call.ty.dtype)
-    if value is None or scale is None or zero is None or kind not in _BYTES:
+    if value is None or scale is None or zero is None or kind not in BYTES:
         return None
     limits = np.iinfo(kind)
     bounds = float(limits.min), float(limits.max)
@@ -233,7 +201,7 @@ def _quantize(rewriter: Rewriter, call: Any) -> BlockedValue | None:
 def _dequantize(rewriter: Rewriter, call: Any) -> BlockedValue | None:
     value = rewriter.blocked_or_none(call.args[0])
     scale, zero = _scalar(call.args[1]), _scalar(call.args[2])
-    if value is None or scale is None or zero is None or str(call.args[0].ty.dtype) not in _BYTES:
+    if value is None or scale is None or zero is None or str(call.args[0].ty.dtype) not in BYTES:
         return None
     return Dequantized(rewriter, value, float(scale), int(zero))
 
@@ -360,23 +328,13 @@ def _matmul(rewriter: Rewriter, call: Any) -> Any:
     """A product of quantised rows and constant quantised columns; float32."""
     x, w = _quantised(rewriter, call.args[0]), _weights(rewriter, call.args[1])
     dot = best_dot(rewriter.target)
-    if x is None or w is None or w.values.ndim != 2 or not _fits(w.values, dot):
+    if x is None or w is None or w.values.ndim != 2 or not integer_products.fits(w.values, dot):
         return None
-    scale, (depth, columns) = w.by_output(1), w.values.shape
+    scale = w.by_output(1)
     if scale is None or len(shape_of(x.values)) < 2:
         return None
-    rows = int(np.prod(shape_of(x.values)[:-1]))
-    source = rewriter.emit(relax.op.reshape(rewriter.plain(x.values), (rows, depth)))
-    lanes = dot.lanes
-    padded = pad_to(pad_to(w.values, 0, dot.group), 1, lanes)
-    packed = padded.reshape(-1, dot.group, padded.shape[1] // lanes, lanes).transpose(2, 0, 3, 1)[
-        :, None, None, None
-    ]
     zero = relax.const(np.array([x.zero], str(x.values.ty.dtype)))
-    total = rewriter.emit_te(
-        functools.partial(integer.dense, dot=dot), source, zero, const(packed.astype(dot.weight)), columns,
-        name="integer_dense", primfunc_attrs={"op_pattern": _PRODUCT_LIKE},
-    )  # fmt: skip
+    total = integer_products.dense_sums(rewriter, x.values, zero, w.values, dot)
 
     def rescale(total: te.Tensor, bias: te.Tensor, factor: te.Tensor) -> te.Tensor:
         return te.compute(

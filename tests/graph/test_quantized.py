@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import tempfile
 from collections import Counter
 from pathlib import Path
 
@@ -12,9 +14,11 @@ import tvm
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from edgetune.graph.lower import lower
+from edgetune.graph.compile import compile_model
+from edgetune.graph.lower import Lowered, lower
 from edgetune.kernels.registry import default_schedule
 from edgetune.model.prepare import prepare
+from edgetune.records import PreparedModel
 from edgetune.targets import Target, load_target
 from tests.graph.support import build, model, node, run, weights
 from tests.kernels.test_spaces import check as check_spaces
@@ -65,6 +69,18 @@ def quantise(made: onnx.ModelProto, folder: Path, form: str, activation: str, we
     return onnx.load(out)
 
 
+@functools.cache
+def prepared_network(form: str, activation: str, weight: str) -> PreparedModel:
+    """The network, quantised once for all tests that need it in this form."""
+    with tempfile.TemporaryDirectory() as folder:
+        return prepare(quantise(network(), Path(folder), form, activation, weight))
+
+
+@functools.cache
+def lowered_network(form: str, activation: str, weight: str, target: Target) -> Lowered:
+    return lower(prepared_network(form, activation, weight), target)
+
+
 @pytest.mark.parametrize(
     ("form", "activation", "weight"),
     [
@@ -75,10 +91,11 @@ def quantise(made: onnx.ModelProto, folder: Path, form: str, activation: str, we
         ("QOperator", "s8", "s8"),
     ],
 )
-def test_network(form: str, activation: str, weight: str, local_target: Target, tmp_path: Path) -> None:
-    made = quantise(network(), tmp_path, form, activation, weight)
-    prepared, compiled = build(made, local_target)
-    kinds = Counter(task.kind for task in lower(prepared, local_target).tasks)
+def test_network(form: str, activation: str, weight: str, local_target: Target) -> None:
+    prepared = prepared_network(form, activation, weight)
+    lowered = lowered_network(form, activation, weight, local_target)
+    compiled = compile_model(lowered, (), local_target)
+    kinds = Counter(task.kind for task in lowered.tasks)
     assert kinds["integer"] >= 5
     assert kinds["window"] == 2
     assert kinds["contraction"] == 0
@@ -133,10 +150,9 @@ def test_convolution_is_exact(
     np.testing.assert_array_equal(got, np.clip(steps, limits.min, limits.max).astype(kind))
 
 
-def test_spaces(local_target: Target, tmp_path: Path) -> None:
-    made = quantise(network(), tmp_path, "QDQ", "u8", "s8")
+def test_spaces(local_target: Target) -> None:
     fits: Counter[bool] = Counter()
-    for task in lower(prepare(made), local_target).tasks:
+    for task in lowered_network("QDQ", "u8", "s8", local_target).tasks:
         if task.kind == "integer":
             fits += check_spaces(task, local_target, 1)
     assert fits[True] > 9 * fits[False]
@@ -147,10 +163,10 @@ def test_spaces(local_target: Target, tmp_path: Path) -> None:
     ("raspberry-pi-5", "sdot"),
 ])  # fmt: skip
 @pytest.mark.parametrize("activation", ["u8", "s8"])
-def test_instructions(name: str, instruction: str, activation: str, tmp_path: Path) -> None:
+def test_instructions(name: str, instruction: str, activation: str) -> None:
     target = load_target(name)
-    made = quantise(network(), tmp_path, "QDQ", activation, "s8")
-    tasks = [task for task in lower(prepare(made), target).tasks if task.kind == "integer"]
+    lowered = lower(prepared_network("QDQ", activation, "s8"), target)
+    tasks = [task for task in lowered.tasks if task.kind == "integer"]
     assert len(tasks) >= 6
     for task in tasks[:2]:
         schedule = default_schedule(tvm.ir.load_json(task.ir), target)

@@ -42,8 +42,14 @@ def attention(node: Node) -> Any:
     if past is not None:
         k, v = (_after(node, _half(node, past, i), side) for i, side in enumerate((k, v)))
     if node.outputs > 1:
+        if shape(k) != shape(v):
+            raise UnsupportedModelError(
+                "Attention with values of another width than its keys cannot give both as one tensor: export the "
+                "model without the output 'present'"
+            )
         present = node.emit(relax.op.stack([k, v], 0))
-    mask = _mask(node, node.input(3), shape(x)[1], shape(k)[2])
+    length, keys = shape(x)[1], shape(k)[2]
+    mask = _mask(node, node.input(3), length, keys, keys - length)
     return [_attend(node, q, k, v, [mask, node.input(5)]), present]
 
 
@@ -71,11 +77,12 @@ def multi_head_attention(node: Node) -> Any:
             "MultiHeadAttention with a bias and keys that are split already is not implemented"
         )
     q, k, v = sides
+    own = shape(k)[2]
     if node.input(6) is not None:
         k, v = _after(node, node.input(6), k), _after(node, node.needed(7), v)
     if node.input(8) is not None:
         raise UnsupportedModelError("MultiHeadAttention with a shared buffer is not implemented")
-    mask = _mask(node, node.input(4), shape(q)[2], shape(k)[2])
+    mask = _mask(node, node.input(4), shape(q)[2], shape(k)[2], shape(k)[2] - own)
     return [_attend(node, q, k, v, [mask, node.input(5)]), k, v]
 
 
@@ -96,8 +103,11 @@ def _after(node: Node, past: Any, new: Any) -> Any:
     return new if shape(past)[2] == 0 else node.emit(relax.op.concat([past, new], 2))
 
 
-def _mask(node: Node, mask: Any, queries: int, keys: int) -> Any:
-    """What is added to the scores, ``[B or 1, 1, S or 1, T]``; None where nothing is masked."""
+def _mask(node: Node, mask: Any, queries: int, keys: int, past: int) -> Any:
+    """What is added to the scores, ``[B or 1, 1, S or 1, T]``; None where nothing is masked.
+
+    ``past`` of the ``keys`` are of earlier steps.
+    """
     total = None
     value = node.float("mask_filter_value", MASK_VALUE)
     if mask is not None:
@@ -114,7 +124,12 @@ def _mask(node: Node, mask: Any, queries: int, keys: int) -> Any:
         else:
             raise UnsupportedModelError(f"an attention mask of shape {list(sizes)} is not implemented")
     if node.int("unidirectional", 0):
-        before = np.arange(keys)[None, :] <= np.arange(queries)[:, None] + (keys - queries)
+        if keys - past > queries:
+            raise UnsupportedModelError(
+                "causal attention to more keys than there are queries is not implemented: ONNX Runtime hides later "
+                "keys from all queries but the last; give the mask as an input"
+            )
+        before = np.arange(keys)[None, :] <= np.arange(queries)[:, None] + past
         causal = const(np.where(before, 0, np.finfo(np.float32).min).astype(np.float32)[None, None])
         # The lower of the two, not their sum, which would overflow.
         total = causal if total is None else node.emit(relax.op.minimum(total, causal))
@@ -166,7 +181,7 @@ def rotary_embedding(node: Node) -> Any:
         positions = node.emit(relax.op.add(steps, relax.op.reshape(positions, (1, 1))))
     tables = []
     for table in (cos, sin):
-        rows = relax.op.take(table, positions, axis=0)
+        rows = relax.op.take(table, positions, axis=0, mode="clip")
         tables.append(node.emit(relax.op.expand_dims(node.emit(rows), 2)))
     head = x if turned == depth else _features(node, x, 0, turned)
     result = _rotate(node, head, tables, bool(node.int("interleaved", 0)))

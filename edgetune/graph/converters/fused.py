@@ -187,13 +187,15 @@ def embed_layer_normalization(node: Node) -> Any:
     """EmbedLayerNormalization; outputs the result, the number of unmasked words, and the sum before."""
     ids, segments = node.needed(0), node.input(1)
     batch, length = shape(ids)
-    words = node.emit(relax.op.take(node.needed(2), ids, axis=0))
+    words = node.emit(relax.op.take(node.needed(2), ids, axis=0, mode="clip"))
     positions = node.input(8)
     if positions is None:
         positions = const(np.arange(length, dtype=np.int64)[None])
-    total = node.emit(relax.op.add(words, relax.op.take(node.needed(3), positions, axis=0)))
+    places = relax.op.take(node.needed(3), positions, axis=0, mode="clip")
+    total = node.emit(relax.op.add(words, places))
     if segments is not None:
-        total = node.emit(relax.op.add(total, relax.op.take(node.needed(4), segments, axis=0)))
+        types = relax.op.take(node.needed(4), segments, axis=0, mode="clip")
+        total = node.emit(relax.op.add(total, types))
     y = layer_norm(node, total, node.needed(5), node.input(6), -1, node.float("epsilon", SKIP_EPSILON))[0]
     count = const(np.zeros(batch, np.int32))
     if node.input(7) is not None:

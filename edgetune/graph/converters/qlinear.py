@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -122,6 +123,30 @@ def _unary(function: Callable[[Node, Any], Any], name: str) -> Callable[[Node], 
 
 def _leaky_relu(node: Node, x: Any) -> Any:
     return tirx.Select(x < tirx.const(0, "float32"), x * tirx.const(node.float("alpha", 0.01), "float32"), x)
+
+
+def softmax(node: Node) -> Any:
+    """QLinearSoftmax: over one axis, or before opset 13 (the attribute says so) over all from it on."""
+    x = node.needed(0)
+    sizes, kind = shape(x), dtype(x)
+    axis = positive_axis(node.int("axis", -1), len(sizes))
+    if node.int("opset", 13) < 13:
+        x = node.emit(relax.op.reshape(x, (math.prod(sizes[:axis]), math.prod(sizes[axis:]))))
+        axis = 1
+
+    def dequantize(x: te.Tensor, scale: te.Tensor) -> te.Tensor:
+        # Zero points drop out: every element of a row is moved by the same.
+        return te.compute(x.shape, lambda *i: dequantized(x(*i), scalar(scale), None), name="dequantized")
+
+    weights = node.emit(relax.op.nn.softmax(node.te(dequantize, x, node.needed(1), name="dequantize"), axis))
+    out_zero = zero_or_none(node.input(4))
+
+    def quantize(y: te.Tensor, scale: te.Tensor, *zero: te.Tensor) -> te.Tensor:
+        origin = scalar(zero[0]) if zero else None
+        return te.compute(y.shape, lambda *i: quantized(y(*i), scalar(scale), origin, kind), name="quantized")
+
+    result = node.te(quantize, weights, node.needed(3), *_given(out_zero), name="quantized_softmax")
+    return result if shape(result) == sizes else node.emit(relax.op.reshape(result, sizes))
 
 
 def concat(node: Node) -> Any:
@@ -250,6 +275,7 @@ CONVERTERS: dict[str, type] = {
         "QLinearMul": _binary(lambda a, b: a * b, relax.op.multiply, "quantized_multiply"),
         "QLinearSigmoid": _unary(lambda node, x: legalize.sigmoid(x), "quantized_sigmoid"),
         "QLinearLeakyRelu": _unary(_leaky_relu, "quantized_leaky_relu"),
+        "QLinearSoftmax": softmax,
         "QLinearConcat": concat,
         "QLinearGlobalAveragePool": global_average_pool,
         "QLinearAveragePool": average_pool,

@@ -187,7 +187,7 @@ def array_feature_extractor(node: Node) -> Any:
     if len(shape(x)) == 1:
         x = node.emit(relax.op.expand_dims(x, 0))
     flat = node.emit(relax.op.reshape(indices, (math.prod(shape(indices)),)))
-    return node.emit(relax.op.take(x, flat, len(shape(x)) - 1))
+    return node.emit(relax.op.take(x, flat, len(shape(x)) - 1, mode="clip"))
 
 
 def binarizer(node: Node) -> Any:
