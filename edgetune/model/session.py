@@ -82,9 +82,10 @@ def _check_inputs(model: ModelProto) -> None:
     for node in walk_nodes(model.graph):
         needed = _INPUTS_READ.get((node.domain, node.op_type), 0)
         if len(node.input) < needed:
+            name = node.name or node.output[0]
             raise ModelError(
-                f"ONNX Runtime, the reference, cannot load the model: {node.op_type} {(node.name or node.output[0])!r} has "
-                f"{len(node.input)} inputs and needs {needed}; write its last zero point out"
+                f"ONNX Runtime, the reference, cannot load the model: {node.op_type} {name!r} has {len(node.input)} "
+                f"inputs and needs {needed}; write its last zero point out"
             )
 
 

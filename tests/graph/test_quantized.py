@@ -16,6 +16,7 @@ from onnx.reference import ReferenceEvaluator
 
 from edgetune.graph.compile import compile_model
 from edgetune.graph.lower import Lowered, lower
+from edgetune.kernels.dots import best_dot
 from edgetune.kernels.registry import default_schedule
 from edgetune.model.prepare import prepare
 from edgetune.records import PreparedModel
@@ -152,9 +153,9 @@ def test_convolution_is_exact(
 
 def test_spaces(local_target: Target) -> None:
     fits: Counter[bool] = Counter()
-    for task in lowered_network("QDQ", "u8", "s8", local_target).tasks:
-        if task.kind == "integer":
-            fits += check_spaces(task, local_target, 1)
+    tasks = lowered_network("QDQ", "u8", "s8", local_target).tasks
+    for index, task in enumerate(task for task in tasks if task.kind == "integer"):
+        fits += check_spaces(task, local_target, index % 2)
     assert fits[True] > 9 * fits[False]
 
 
@@ -168,8 +169,9 @@ def test_instructions(name: str, instruction: str, activation: str) -> None:
     lowered = lower(prepared_network("QDQ", activation, "s8"), target)
     tasks = [task for task in lowered.tasks if task.kind == "integer"]
     assert len(tasks) >= 6
-    for task in tasks[:2]:
-        schedule = default_schedule(tvm.ir.load_json(task.ir), target)
-        code = tvm.tirx.build(schedule.mod, target=target.tvm()).inspect_source("s")
-        assert instruction in code
-        assert "vpmaddubsw" not in code
+    # All of them name the intrinsic, so one shows which instruction it becomes.
+    assert all(best_dot(target).intrinsic in task.ir for task in tasks)
+    schedule = default_schedule(tvm.ir.load_json(tasks[0].ir), target)
+    code = tvm.tirx.build(schedule.mod, target=target.tvm()).inspect_source("s")
+    assert instruction in code
+    assert "vpmaddubsw" not in code

@@ -58,15 +58,8 @@ class Checker:
         names = [item.name for item in session.get_outputs()]
         return dict(zip(names, session.run(names, dict(inputs)), strict=True))
 
-    def compiled(
-        self, model: onnx.ModelProto, outputs: Mapping[str, np.ndarray]
-    ) -> Callable[..., list[np.ndarray]]:
-        import tvm
-        from tvm import relax
-
-        from edgetune.graph.compile import compile_model
-        from edgetune.graph.lower import lower
-
+    def prepared(self, model: onnx.ModelProto, outputs: Mapping[str, np.ndarray]) -> PreparedModel:
+        """The model as it is, without the passes that prepare one."""
         inputs = tuple(
             TensorSpec(
                 value.name,
@@ -76,7 +69,18 @@ class Checker:
             for value in model.graph.input
         )
         specs = tuple(TensorSpec(name, array.dtype.name, array.shape) for name, array in outputs.items())
-        prepared = PreparedModel("nodes", "0" * 64, model.SerializeToString(), inputs, specs)
+        return PreparedModel("nodes", "0" * 64, model.SerializeToString(), inputs, specs)
+
+    def compiled(
+        self, model: onnx.ModelProto, outputs: Mapping[str, np.ndarray]
+    ) -> Callable[..., list[np.ndarray]]:
+        import tvm
+        from tvm import relax
+
+        from edgetune.graph.compile import compile_model
+        from edgetune.graph.lower import lower
+
+        prepared = self.prepared(model, outputs)
         compiled = compile_model(lower(prepared, self.target), (), self.target)
         # The loader keeps libraries by path: each needs its own.
         self.count += 1
@@ -88,7 +92,7 @@ class Checker:
         def run(given: Mapping[str, np.ndarray]) -> list[np.ndarray]:
             arrays = [
                 tvm.runtime.tensor(np.ascontiguousarray(given[spec.name]).reshape(spec.shape))
-                for spec in inputs
+                for spec in prepared.inputs
             ]
             result = machine["main"](*arrays, *weights)
             return [result.numpy()] if hasattr(result, "numpy") else [item.numpy() for item in result]
