@@ -58,39 +58,6 @@ def test_conv(matches_onnxruntime: Any, data: st.DataObject) -> None:
 
 @few
 @given(data=st.data())
-def test_conv_integer(matches_onnxruntime: Any, data: st.DataObject) -> None:
-    rng = np.random.default_rng(data.draw(st.integers(0, 99)))
-    pads = data.draw(st.lists(st.integers(0, 2), min_size=4, max_size=4))
-    node = helper.make_node("ConvInteger", ["x", "w", "xz", "wz"], ["y"], pads=pads)
-    weights = {
-        "w": draw_bytes(rng, np.uint8, 3, 2, 3, 3),
-        "xz": draw_bytes(rng, np.uint8),
-        "wz": draw_bytes(rng, np.uint8),
-    }
-    matches_onnxruntime(node, {"x": draw_bytes(rng, np.uint8, 2, 2, 6, 5)}, weights)
-
-
-@few
-@given(data=st.data())
-def test_matmul_integer(matches_onnxruntime: Any, data: st.DataObject) -> None:
-    rng = np.random.default_rng(data.draw(st.integers(0, 99)))
-    kind = data.draw(st.sampled_from(BYTES))
-    batch = data.draw(st.sampled_from([(), (3,), (2, 3)]))
-    # Against variable int8 columns ONNX Runtime saturates on processors without dot-product instructions.
-    constant = kind is np.int8 or data.draw(st.booleans())
-    a, b = draw_bytes(rng, np.uint8, *batch, 4, 7), draw_bytes(rng, kind, 7, 5)
-    per_column = data.draw(st.booleans())
-    zeros = {
-        "az": draw_bytes(rng, np.uint8),
-        "bz": draw_bytes(rng, kind, 5) if per_column else draw_bytes(rng, kind),
-    }
-    node = helper.make_node("MatMulInteger", ["a", "b", "az", "bz"], ["y"])
-    inputs, weights = ({"a": a}, {"b": b, **zeros}) if constant else ({"a": a, "b": b, **zeros}, {})
-    matches_onnxruntime(node, inputs, weights, precise=kind is np.int8)
-
-
-@few
-@given(data=st.data())
 def test_qlinear_matmul(matches_onnxruntime: Any, data: st.DataObject) -> None:
     rng = np.random.default_rng(data.draw(st.integers(0, 99)))
     kind = data.draw(st.sampled_from(BYTES))
