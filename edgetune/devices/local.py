@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 
+from edgetune.devices.local_link import LocalLink
+from edgetune.devices.probe import probe
 from edgetune.devices.server import Server
 from edgetune.devices.tracked import TrackedTransport
 from edgetune.devices.transport import Device
@@ -12,7 +14,14 @@ from edgetune.resources import data_path
 
 def local_device(threads: int) -> Device:
     """Return this machine as a device, with kernels on ``threads`` threads."""
-    return Device("local", LocalTransport("local", threads), shares_host=True, threads=threads)
+    return Device(
+        "local",
+        LocalTransport("local", threads),
+        shares_host=True,
+        threads=threads,
+        prober=lambda: probe(LocalLink()),
+        linker=LocalLink,
+    )
 
 
 class LocalTransport(TrackedTransport):

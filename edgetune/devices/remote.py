@@ -30,7 +30,14 @@ def connect(address: Address, ask: Ask | None = None) -> Link:
 def remote_device(name: str, address: Address, threads: int, ask: Ask | None = None) -> Device:
     """Return a device that is reached over a link, with kernels on ``threads`` threads."""
     transport = RemoteTransport(name, address, threads, ask)
-    return Device(name, transport, shares_host=False, threads=threads, prober=transport.probe)
+    return Device(
+        name,
+        transport,
+        shares_host=False,
+        threads=threads,
+        prober=transport.probe,
+        linker=lambda: connect(address, ask),
+    )
 
 
 class RemoteTransport(TrackedTransport):

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
@@ -54,7 +55,7 @@ section power
 section throttled
 vcgencmd get_throttled || { get "$root/sys/devices/platform/soc/soc:firmware/get_throttled"; echo "throttled=0x$value"; }
 section mode; nvpmodel -q
-section android; dumpsys thermalservice | grep -m 1 'Thermal Status'
+section thermalservice; dumpsys thermalservice | grep -m 1 'Thermal Status'
 section end
 """
 # Kind, name, then counted energy in microjoules and where it wraps, or power in microwatts, or milliwatts, or
@@ -107,6 +108,7 @@ class State:
         throttled: why it is slowed down now, in words; empty when it is not, or does not tell.
         counters: events that slowed it down, counted since its start, by name.
         power_mode: of a Jetson, as ``MAXN``. power_w: by rail, where power itself is told.
+        power_sensors: the names of all that tell power or energy.
     """
 
     mhz: dict[int, float] = field(default_factory=dict)
@@ -117,6 +119,7 @@ class State:
     counters: dict[str, int] = field(default_factory=dict)
     power_mode: str = ""
     power_w: dict[str, float] = field(default_factory=dict)
+    power_sensors: tuple[str, ...] = ()
 
     @property
     def hottest_c(self) -> float | None:
@@ -134,7 +137,7 @@ class State:
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
-        return asdict(self) | {"throttled": list(self.throttled), "governors": list(self.governors)}
+        return asdict(self)
 
 
 class Sensors:
@@ -149,7 +152,7 @@ class Sensors:
     def __init__(self, shell: Shell, cpus: tuple[int, ...] = (), root: str = "") -> None:
         self._shell = shell
         self._cpus = cpus
-        self._script = f"root={shlex.quote(root)}\n" + _READ.replace("@POWER@", _POWER)
+        self._script = state_script(root)
 
     def read(self) -> State:
         """Return the state now; takes some hundredths of a second beside the connection's delay.
@@ -159,6 +162,11 @@ class Sensors:
         """
         done = self._shell.run(self._script, TIMEOUT_S)
         return parse_state(done.stdout.decode("utf-8", "replace"), self._cpus)
+
+
+def state_script(root: str = "") -> str:
+    """Return the shell commands that print all of it."""
+    return f"root={shlex.quote(root)}\n" + _READ.replace("@POWER@", _POWER)
 
 
 def power_script(root: str, period_s: float) -> str:
@@ -179,7 +187,11 @@ def sections_of(text: str) -> dict[str, str]:
 
 def parse_state(text: str, cpus: tuple[int, ...] = ()) -> State:
     """Turn what the script printed into a :class:`State`, the clocks of ``cpus`` alone if some are given."""
-    sections = sections_of(text)
+    return state_of(sections_of(text), cpus)
+
+
+def state_of(sections: Mapping[str, str], cpus: tuple[int, ...] = ()) -> State:
+    """The same, from its sections."""
     mhz: dict[int, float] = {}
     limit_mhz: dict[int, float] = {}
     governors: set[str] = set()
@@ -198,9 +210,10 @@ def parse_state(text: str, cpus: tuple[int, ...] = ()) -> State:
                 # CPUs of one package count the same events.
                 counters[name] = max(counters.get(name, 0), int(count))
     reasons, past = _raspberry_pi(sections.get("throttled", ""))
-    status = re.search(r"Thermal Status:\s*(\d+)", sections.get("android", ""))
+    status = re.search(r"Thermal Status:\s*(\d+)", sections.get("thermalservice", ""))
     if status and int(status[1]):
         reasons.append(f"Android's thermal status is {_THERMAL_STATUS[min(int(status[1]), 6)]}")
+    readings = parse_power(sections.get("power", ""))
     mode = re.search(r"NV Power Mode:\s*(\S+)", sections.get("mode", ""))
     return State(
         mhz=dict(sorted(mhz.items())),
@@ -210,7 +223,8 @@ def parse_state(text: str, cpus: tuple[int, ...] = ()) -> State:
         throttled=(*reasons, *_cooling(sections.get("cooling", ""))),
         counters=counters | past,
         power_mode=mode[1] if mode else "",
-        power_w=powers(parse_power(sections.get("power", ""))),
+        power_w={reading.name: reading.watts for reading in readings if reading.watts is not None},
+        power_sensors=tuple(reading.name for reading in readings),
     )
 
 
@@ -241,9 +255,7 @@ class PowerReading:
 def parse_power(text: str) -> tuple[PowerReading, ...]:
     """The power sensors, from lines ``KIND|NAME|VALUE...``."""
     found = []
-    for kind, name, first, second in re.findall(
-        r"^(uj|mv_ma|mw)\|(.*?)\|(-?\d+)(?:\|(-?\d*))?$", text, re.M
-    ):
+    for kind, name, first, second in re.findall(r"^(uj|mv_ma|mw)\|(.*?)\|(-?\d+)(?:\|(-?\d*))?$", text, re.M):
         if kind == "uj":
             found.append(PowerReading(name, joules=int(first) / 1e6, wraps_j=int(second or 0) / 1e6))
         else:
@@ -251,11 +263,6 @@ def parse_power(text: str) -> tuple[PowerReading, ...]:
             found.append(PowerReading(name, watts=milliwatts / 1e3))
     total = [reading for reading in found if reading.name in _RAIL_OF_ALL]
     return tuple(total or found)
-
-
-def powers(readings: tuple[PowerReading, ...]) -> dict[str, float]:
-    """Watts by rail, of the sensors that tell power itself."""
-    return {reading.name: reading.watts for reading in readings if reading.watts is not None}
 
 
 def _raspberry_pi(text: str) -> tuple[list[str], dict[str, int]]:

@@ -52,7 +52,7 @@ def test_a_pc(tmp_path):
 def test_what_only_commands_tell():
     """As ``dumpsys thermalservice`` and ``nvpmodel -q`` print it."""
     state = parse_state(
-        "==android==\nThermal Status: 3\n==mode==\nNV Power Mode: MAXN_SUPER\n2\n"
+        "==thermalservice==\nThermal Status: 3\n==mode==\nNV Power Mode: MAXN_SUPER\n2\n"
         "==throttled==\nthrottled=0x80008\n==end==\n"
     )
     assert state.throttled == (

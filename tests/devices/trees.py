@@ -106,5 +106,9 @@ def x86_box(root: Path, energy: int = 262_143_000_000) -> Path:
     files |= zone(0, "x86_pkg_temp", 67000)
     rapl = "sys/class/powercap/intel-rapl:0"
     files |= {f"{rapl}/name": "package-0", f"{rapl}/energy_uj": energy}
-    files |= {f"{rapl}/max_energy_range_uj": 262_143_328_850, f"{rapl}:0/name": "core", f"{rapl}:0/energy_uj": 1}
+    files |= {
+        f"{rapl}/max_energy_range_uj": 262_143_328_850,
+        f"{rapl}:0/name": "core",
+        f"{rapl}:0/energy_uj": 1,
+    }
     return write(root, files)
