@@ -34,7 +34,7 @@ LAYERS = [
     {"logs", "devices"},
     {"toolchain"},
     {"targets"},
-    {"config", "results", "cpu", "machine", "metaschedule", "versions", "atomic"},
+    {"config", "results", "cpu", "machine", "metaschedule", "versions", "atomic", "elf"},
     {"resources"},
     {"records"},
     {"narrow", "sizes", "dtypes"},

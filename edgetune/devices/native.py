@@ -34,8 +34,8 @@ _MANYLINUX = {
     "x86_64": ("manylinux_2_28_x86_64", "manylinux_2_27_x86_64"),
     "aarch64": ("manylinux_2_28_aarch64", "manylinux_2_27_aarch64"),
 }
-_LOADERS = {"x86_64": "ld-linux-x86-64.so.2", "aarch64": "ld-linux-aarch64.so.1"}
-_LIBC = (
+LOADERS = {"x86_64": "ld-linux-x86-64.so.2", "aarch64": "ld-linux-aarch64.so.1"}
+C_LIBRARY = (
     "libc.so.6",
     "libm.so.6",
     "libdl.so.2",
@@ -108,7 +108,7 @@ def assemble(arch: str, own_libc: bool | None = None) -> RunnerFolder:
             compile_runner(source, made / RUNNER, arch)
             for path in made.iterdir():
                 path.chmod(0o755)
-    return RunnerFolder(folder, digest, _LOADERS[arch] if libc else "")
+    return RunnerFolder(folder, digest, LOADERS[arch] if libc else "")
 
 
 def missing_libc(arch: str) -> str:
@@ -127,7 +127,7 @@ def find_libc(arch: str) -> dict[str, Path]:
     For this machine's own, its loader says where they are; for others Debian's cross packages and multiarch
     folders are looked at.
     """
-    names = (_LOADERS[arch], *_LIBC)
+    names = (LOADERS[arch], *C_LIBRARY)
     if arch == architecture():
         found = _own_libc(arch)
     else:
@@ -194,10 +194,10 @@ def compile_runner(source: Path, output: Path, arch: str) -> None:
 
 def _own_libc(arch: str) -> dict[str, Path]:
     """Ask this machine's loader which libraries TVM's runtime would get."""
-    loader = next((p for p in (Path("/lib64"), Path("/lib")) if (p / _LOADERS[arch]).exists()), None)
+    loader = next((p for p in (Path("/lib64"), Path("/lib")) if (p / LOADERS[arch]).exists()), None)
     if loader is None:
         return {}
-    path = loader / _LOADERS[arch]
+    path = loader / LOADERS[arch]
     library = _installed("apache-tvm") / "libtvm_runtime.so"
     done = subprocess.run(
         [str(path), "--list", str(library)],
@@ -207,11 +207,11 @@ def _own_libc(arch: str) -> dict[str, Path]:
     found = {
         name: Path(where)
         for name, where in re.findall(r"^\s*(\S+) => (/\S+)", done.stdout, re.M)
-        if name in _LIBC
+        if name in C_LIBRARY
     }
     found[path.name] = path.resolve()
     # What newer glibcs have inside libc.so.6 is an empty file beside it, which nobody may ask for.
-    for name in _LIBC:
+    for name in C_LIBRARY:
         if name not in found and "libc.so.6" in found and (found["libc.so.6"].parent / name).is_file():
             found[name] = found["libc.so.6"].parent / name
     return found

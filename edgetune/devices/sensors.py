@@ -53,7 +53,8 @@ done
 section power
 @POWER@
 section throttled
-vcgencmd get_throttled || { get "$root/sys/devices/platform/soc/soc:firmware/get_throttled"; echo "throttled=0x$value"; }
+vcgencmd get_throttled || {
+  get "$root/sys/devices/platform/soc/soc:firmware/get_throttled"; echo "throttled=0x$value"; }
 section mode; nvpmodel -q
 section thermalservice; dumpsys thermalservice | grep -m 1 'Thermal Status'
 section end
@@ -76,7 +77,8 @@ for chip in "$root"/sys/class/hwmon/hwmon*; do
 done
 for input in "$root"/sys/bus/i2c/drivers/ina3221x/*/iio:device*/in_power[012]_input; do
   n=${input##*/in_power}; n=${n%%_input}
-  read -r power < "$input" && { get "${input%%/in_power*}/rail_name_$n"; printf 'mw|%s|%s\n' "${value:-rail $n}" "$power"; }
+  read -r power < "$input" && { get "${input%%/in_power*}/rail_name_$n"
+    printf 'mw|%s|%s\n' "${value:-rail $n}" "$power"; }
 done
 """
 _RAIL_OF_ALL = ("VDD_IN", "POM_5V_IN")

@@ -22,6 +22,7 @@ from edgetune.devices.manage import add_device, remove_device
 from edgetune.devices.remote import remote_device
 from edgetune.devices.session import SessionError, SessionLostError, SessionTimeoutError, lease
 from edgetune.errors import DeviceError
+from edgetune.toolchain import _empty_object, link_shared
 from edgetune.watcher import Watcher
 from tests.devices.sshd import SSHD, Sshd, make_key
 from tests.devices.test_local import libc_call, run_library
@@ -101,6 +102,16 @@ def test_the_whole_way(sshd, run_cli, bundle, tmp_path):
     assert run_cli("devices", "remove", "board")[0] == 0
     assert not os.path.exists(f"{sshd.cache}/edgetune")
     assert runners(sshd) == []
+
+
+def test_a_library_for_another_machine_is_not_sent(device, tmp_path):
+    link_shared([_empty_object("riscv64")], tmp_path / "k.so", "riscv64-linux-gnu")
+    data = (tmp_path / "k.so").read_bytes()
+    with lease(device, LEASE_S) as session:
+        with session.deadline(30, "sending"), pytest.raises(DeviceError, match=r"riscv64.*was not sent"):
+            session.upload("k.so", data)
+        with session.deadline(30, "asking"):
+            assert int(session.function("runtime.NumThreads")()) == 2
 
 
 def test_the_runner_is_sent_once(sshd):
