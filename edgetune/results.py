@@ -128,7 +128,8 @@ class TuneResult:
     against the budget. ``failures`` counts failed candidates by kind. ``interrupted`` says that
     Ctrl-C ended the search early: the bundle is the best found until then. ``agreement`` sets the kernels'
     times beside the latency, as in the JSON of ``profile``; None where it was not measured. ``rest`` is the
-    ONNX file of what was cut off, if it was saved.
+    ONNX file of what was cut off, if it was saved. ``conditions`` says how steady the device was, and what its
+    sensors told before and after each batch.
     """
 
     model: str
@@ -146,6 +147,7 @@ class TuneResult:
     notes: tuple[str, ...] = ()
     rest: Path | None = None
     agreement: Mapping[str, Any] | None = None
+    conditions: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def speedup_vs_onnxruntime(self) -> float | None:
@@ -169,6 +171,7 @@ class TuneResult:
             "failures": dict(self.failures),
             "interrupted": self.interrupted,
             "agreement": None if self.agreement is None else dict(self.agreement),
+            "conditions": dict(self.conditions),
             "notes": list(self.notes),
             "rest": None if self.rest is None else str(self.rest),
         }

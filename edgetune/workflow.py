@@ -184,9 +184,10 @@ def tune(
         wall_s=time.monotonic() - started,
         failures=outcome.failures,
         interrupted=outcome.interrupted,
-        notes=(*job.prepared.notes, *_tuning_notes(outcome), *_last_notes(job, written)),
+        notes=(*job.prepared.notes, *outcome.notes, *_last_notes(job, written)),
         rest=request.save_rest,
         agreement=None if agreement is None else agreement.to_json(),
+        conditions=outcome.drift.to_json(),
     )
 
 
@@ -363,17 +364,6 @@ def _task_results(outcome: TuningOutcome, choices: Sequence[Choice]) -> tuple[Ta
     return tuple(
         TaskResult.of(by_workload[tuned.task.workload], tuned.trials, tuned.reason) for tuned in outcome.tasks
     )
-
-
-def _tuning_notes(outcome: TuningOutcome) -> tuple[str, ...]:
-    notes = [f"{task.task.name} was set aside: {task.reason}" for task in outcome.set_aside]
-    drift = outcome.drift
-    if drift.unsteady:
-        notes.append(
-            f"{drift.unsteady} of {drift.batches} batches were measured while the device's own speed changed "
-            f"by more than {drift.bound:.0%}: their times are less sure; stop other programs and tune again"
-        )
-    return tuple(notes)
 
 
 def _last_notes(job: Job, written: WrittenBundle) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from edgetune.devices.link import Output
@@ -137,9 +137,17 @@ class State:
         )
         return tuple(dict.fromkeys((*before.throttled, *self.throttled, *counted)))
 
-    def to_json(self) -> dict[str, Any]:
-        """As a JSON object."""
-        return asdict(self)
+    def brief(self) -> dict[str, Any]:
+        """In few words, as a JSON object; None where it does not tell."""
+        mean_mhz = sum(self.mhz.values()) / len(self.mhz) if self.mhz else None
+        return {
+            "governors": list(self.governors),
+            "mean_mhz": mean_mhz,
+            "hottest_c": self.hottest_c,
+            "throttled": list(self.throttled),
+            "power_mode": self.power_mode or None,
+            "power_w": sum(self.power_w.values()) if self.power_w else None,
+        }
 
 
 class Sensors:

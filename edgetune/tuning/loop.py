@@ -28,7 +28,7 @@ from edgetune.tuning.gate import Gate
 from edgetune.tuning.interrupt import Interrupt
 from edgetune.tuning.measure import DeviceMeasurer, Measurer
 from edgetune.tuning.options import Budget, TuningOptions
-from edgetune.tuning.outcome import DriftReport, Progress, TuningOutcome
+from edgetune.tuning.outcome import BatchConditions, DriftReport, Progress, TuningOutcome
 from edgetune.tuning.pipeline import Batch, Pipeline
 from edgetune.tuning.pulse import build_pulse
 from edgetune.tuning.search import Measured, SearchFactory, SearchSettings, Spaces
@@ -252,13 +252,13 @@ class Run:
         self, pipeline: Pipeline, batches: Sequence[Batch], measurer: Measurer, stop: Callable[[], bool]
     ) -> list[list[Record]]:
         """Measure batches between two pulses, and once more where the device drifted meanwhile."""
-        before = measurer.pulse()
+        before = measurer.settle()
         records = [self._measure_batch(pipeline, batch, measurer, stop) for batch in batches]
         after = measurer.pulse()
         drift = _change(before, after)
         remeasured = drift > self._options.measure.drift_bound and not stop()
         if remeasured:
-            before = measurer.pulse()
+            before = measurer.settle()
             for batch, measured in zip(batches, records, strict=True):
                 _prepare(measurer, batch)
                 measured[:] = [self._again(batch, record, measurer, stop) for record in measured]
@@ -266,7 +266,7 @@ class Run:
                     self._recount(batch.state, measured)
             after = measurer.pulse()
             drift = _change(before, after)
-        self._note_drift(before, after, drift, remeasured)
+        self._note_drift(before, after, measurer.conditions().judged(drift, self._drift.bound, remeasured))
         return records
 
     def _measure_batch(
@@ -312,9 +312,9 @@ class Run:
         kept[:] = [again.get(record.trace, record) for record in kept]
         state.recount(kept, self._options.patience)
 
-    def _note_drift(self, before: float, after: float, drift: float, remeasured: bool) -> None:
+    def _note_drift(self, before: float, after: float, batch: BatchConditions) -> None:
         self._pulses += [before, after]
-        known = self._drift
+        known, drift, remeasured = self._drift, batch.drift, batch.remeasured
         self._drift = replace(
             known,
             batches=known.batches + 1,
@@ -322,6 +322,7 @@ class Run:
             unsteady=known.unsteady + (remeasured and drift > known.bound),
             worst=max(known.worst, drift),
             spread=max(self._pulses) / min(self._pulses) - 1,
+            conditions=(*known.conditions, batch),
         )
 
     def _record(self, task: Task, candidate: Candidate, outcome: Timing | Failure) -> Record:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Any
 
+from edgetune.devices.sensors import State
 from edgetune.records import Record, Task
 
 
@@ -23,6 +25,43 @@ class TaskStatus(StrEnum):
 
 
 @dataclass(frozen=True)
+class BatchConditions:
+    """How the device was while a batch was measured.
+
+    Attributes:
+        before, after: what its sensors told.
+        slow: the reference kernel was beyond the bound of the run's best time at the end.
+        cooled_s: seconds that the run has waited so far for the device to cool down.
+        drift: change of the reference kernel across the batch, the time that counts.
+        remeasured: it was measured twice.
+        controlled: the device neither drifted nor was slowed down, as far as it tells: the times can be compared.
+    """
+
+    before: State = field(default_factory=State)
+    after: State = field(default_factory=State)
+    slow: bool = False
+    cooled_s: float = 0.0
+    drift: float = 0.0
+    remeasured: bool = False
+    controlled: bool = True
+
+    def judged(self, drift: float, bound: float, remeasured: bool) -> BatchConditions:
+        """With what the loop knows."""
+        controlled = drift <= bound and not self.slow and not self.after.slowed_since(self.before)
+        return replace(self, drift=drift, remeasured=remeasured, controlled=controlled)
+
+    def to_json(self) -> dict[str, Any]:
+        """The batch's entry in ``conditions`` of ``tune``."""
+        return {
+            "before": self.before.brief(),
+            "after": self.after.brief(),
+            "drift": self.drift,
+            "remeasured": self.remeasured,
+            "controlled": self.controlled,
+        }
+
+
+@dataclass(frozen=True)
 class DriftReport:
     """How steady the device was, by the reference kernel timed around each batch.
 
@@ -33,6 +72,7 @@ class DriftReport:
         worst: largest relative change across one batch that counts (0.1 is 10%).
         spread: slowest reference time of the run against the fastest, relative.
         bound: the change above which a batch is measured again.
+        conditions: of each batch.
     """
 
     batches: int = 0
@@ -41,6 +81,54 @@ class DriftReport:
     worst: float = 0.0
     spread: float = 0.0
     bound: float = 0.0
+    conditions: tuple[BatchConditions, ...] = ()
+
+    @property
+    def uncontrolled(self) -> int:
+        """How many batches were measured while the device was not steady, or slowed down."""
+        return sum(not batch.controlled for batch in self.conditions)
+
+    @property
+    def cooled_s(self) -> float:
+        """Seconds spent on waiting for the device to cool down."""
+        return max((batch.cooled_s for batch in self.conditions), default=0.0)
+
+    @property
+    def slowed(self) -> tuple[str, ...]:
+        """Why the device was slowed down while it measured, as far as it tells."""
+        reasons = [reason for batch in self.conditions for reason in batch.after.slowed_since(batch.before)]
+        return tuple(dict.fromkeys(reasons))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a user should know about it."""
+        notes = []
+        if self.unsteady:
+            notes.append(
+                f"{self.unsteady} of {self.batches} batches were measured while the device's own speed changed "
+                f"by more than {self.bound:.0%}: their times are less sure; stop other programs and tune again"
+            )
+        if self.slowed:
+            notes.append(
+                f"the device was slowed down while it measured: {'; '.join(self.slowed[:3])}; cool it or mend its "
+                "supply, and tune again"
+            )
+        if self.cooled_s:
+            notes.append(f"waited {self.cooled_s:.0f} s in all for the device to cool down")
+        return tuple(notes)
+
+    def to_json(self) -> dict[str, Any]:
+        """The object ``conditions`` of ``tune``."""
+        return {
+            "controlled": not self.uncontrolled,
+            "batches": self.batches,
+            "remeasured": self.remeasured,
+            "uncontrolled": self.uncontrolled,
+            "cooled_s": self.cooled_s,
+            "worst_drift": self.worst,
+            "slowed": list(self.slowed),
+            "states": [batch.to_json() for batch in self.conditions],
+        }
 
 
 @dataclass(frozen=True)
@@ -91,6 +179,12 @@ class TuningOutcome:
     budget_ended: bool
     drift: DriftReport
     wall_s: float
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a user should know: tasks that were set aside, and an unsteady device."""
+        aside = [f"{task.task.name} was set aside: {task.reason}" for task in self.set_aside]
+        return (*aside, *self.drift.notes)
 
     @property
     def set_aside(self) -> tuple[TaskOutcome, ...]:
