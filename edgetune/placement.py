@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from edgetune.cpu import architecture, missing_features
-from edgetune.devices.inventory import open_device
+from edgetune.devices.clusters import choose_cpus
+from edgetune.devices.inventory import cpus_of, open_device
 from edgetune.devices.manage import check_target, device_target
 from edgetune.devices.transport import Device
-from edgetune.errors import DeviceError
+from edgetune.errors import DeviceError, UsageError
 from edgetune.sides.device_side import is_remote
 from edgetune.targets import LOCAL, Target, load_target
 from edgetune.watcher import Watcher
@@ -39,19 +40,31 @@ def runs_here(target: Target) -> bool:
     )
 
 
-def place(name: str, threads: int | None, device: str | None, watcher: Watcher) -> tuple[Target, Device]:
+def place(
+    name: str, threads: int | None, device: str | None, watcher: Watcher, cluster: str | None = None
+) -> tuple[Target, Device]:
     """Return the target, and the device to measure on.
 
-    On another machine, that machine's own CPU is the target unless another one is asked for.
+    On another machine, that machine's own CPU is the target unless another one is asked for. ``cluster`` says which
+    of the device's CPUs count, see :func:`edgetune.devices.clusters.choose_cpus`.
 
     Raises:
+        UsageError: the device has no such cluster.
         TargetError: see :func:`chosen_target`.
         DeviceError: no such device, it cannot be reached, or it cannot run the target's code.
     """
     if is_remote(device):
-        return _place_elsewhere(name, threads, str(device), watcher)
+        return _place_elsewhere(name, threads, str(device), watcher, cluster)
+    cpus = cpus_of(device, cluster)
     target = chosen_target(name, threads)
-    measured_on = open_device(device, target.threads)
+    if cpus and target.threads > len(cpus):
+        if threads is not None:
+            raise UsageError(
+                f"{threads} threads do not fit on cluster {cluster}: it has {len(cpus)} CPUs. Give --threads "
+                f"{len(cpus)}."
+            )
+        target = target.with_threads(len(cpus))
+    measured_on = open_device(device, target.threads, cpus)
     if measured_on.shares_host and not runs_here(target):
         raise DeviceError(
             f"this machine cannot run code for {target.name} ({target.mcpu}), so it cannot measure any; "
@@ -61,11 +74,16 @@ def place(name: str, threads: int | None, device: str | None, watcher: Watcher) 
     return target, measured_on
 
 
-def _place_elsewhere(name: str, threads: int | None, device: str, watcher: Watcher) -> tuple[Target, Device]:
+def _place_elsewhere(
+    name: str, threads: int | None, device: str, watcher: Watcher, cluster: str | None
+) -> tuple[Target, Device]:
     watcher.say(f"asking {device} what it is")
     found = open_device(device, threads or 1).probe()
     for note in found.notes:
         watcher.note(note)
+    cpus = () if cluster is None else choose_cpus(found, cluster)
+    if cpus:
+        found = found.only(cpus)
     target = chosen_target(name, threads, device_target(device, found))
     check_target(target, device, found)
-    return target, open_device(device, target.threads)
+    return target, open_device(device, target.threads, cpus)

@@ -1,6 +1,6 @@
 /* The native runner: one RPC session of TVM on a device, over standard input and output.
  *
- *     runner serve --threads N --home DIR --owner TOKEN [--wait S] [--idle S] [--limit S]
+ *     runner serve --threads N --home DIR --owner TOKEN [--cpus N,N...] [--wait S] [--idle S] [--limit S]
  *     runner version
  *
  * It needs nothing of the device but a kernel: TVM's runtime libraries lie beside it, and where the
@@ -25,6 +25,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -382,6 +383,22 @@ static void own_folder(const char* program, char* folder) {
   if (realpath(slash == NULL ? "." : copy, folder) == NULL) die(4, "cannot find", program);
 }
 
+/* Restrict this process and its child to a list of CPUs. */
+static void pin(const char* list) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (const char* rest = list; *rest != 0;) {
+    char* end;
+    long number = strtol(rest, &end, 10);
+    if (end == rest || number < 0 || number >= CPU_SETSIZE) die(2, "cannot understand the CPUs", list);
+    CPU_SET((size_t)number, &set);
+    rest = *end == ',' ? end + 1 : end;
+  }
+  if (sched_setaffinity(0, sizeof set, &set) != 0) die(4, "cannot run on CPUs", list);
+  /* TVM would bind its threads to the first CPUs of the machine, whatever this process is restricted to. */
+  setenv("TVM_BIND_THREADS", "0", 1);
+}
+
 static int serve(int count, char** values) {
   char folder[PATH_MAX], sessions[PATH_MAX];
   const char* home = option(count, values, "--home", NULL);
@@ -394,6 +411,8 @@ static int serve(int count, char** values) {
   own_folder(values[0], folder);
   /* Must be set before the runtime is loaded: it halves the cores by itself. */
   setenv("TVM_NUM_THREADS", threads, 1);
+  const char* cpus = option(count, values, "--cpus", NULL);
+  if (cpus != NULL) pin(cpus);
   setpgid(0, 0);
   signal(SIGPIPE, SIG_IGN);
   struct sigaction action;

@@ -12,20 +12,25 @@ from edgetune.devices.transport import Device
 from edgetune.resources import data_path
 
 
-def local_device(threads: int) -> Device:
-    """Return this machine as a device, with kernels on ``threads`` threads."""
+def local_device(threads: int, cpus: tuple[int, ...] = ()) -> Device:
+    """Return this machine as a device, with kernels on ``threads`` threads, on ``cpus`` if there are any."""
     return Device(
         "local",
-        LocalTransport("local", threads),
+        LocalTransport("local", threads, cpus),
         shares_host=True,
         threads=threads,
         prober=lambda: probe(LocalLink()),
         linker=LocalLink,
+        cpus=cpus,
     )
 
 
 class LocalTransport(TrackedTransport):
     """Starts the Python runner here."""
+
+    def __init__(self, name: str, threads: int, cpus: tuple[int, ...] = ()) -> None:
+        super().__init__(name, threads)
+        self.cpus = cpus
 
     def _prepare(self) -> None:
         """Nothing to do: edgetune is installed here."""
@@ -33,4 +38,6 @@ class LocalTransport(TrackedTransport):
     def _new_runner(self, tracker: str, port: int) -> Server:
         script = str(data_path("rpc") / "runner.py")
         arguments = ["--tracker", f"{tracker}:{port}", "--key", self.key, "--threads", str(self.threads)]
+        if self.cpus:
+            arguments += ["--cpus", ",".join(map(str, self.cpus))]
         return Server(f"the runner of device '{self.name}'", [sys.executable, script, *arguments])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from pydantic import BaseModel, ConfigDict
 
@@ -163,6 +163,21 @@ class Probe(BaseModel):
         """The frequency governors in use."""
         return tuple(sorted({cpu.governor for cpu in self.cpus if cpu.governor}))
 
+    def only(self, numbers: Collection[int]) -> Probe:
+        """Return the same device with these CPUs alone."""
+        cpus = tuple(cpu for cpu in self.cpus if cpu.number in numbers)
+        virtual = self.cores == len(self.cpus)
+        caches = _fastest(cpus).caches
+        return self.model_copy(
+            update={
+                "cpus": cpus,
+                "cores": len(cpus) if virtual else len({cpu.siblings or str(cpu.number) for cpu in cpus}),
+                "l1d_bytes": caches.get(1, 0),
+                "l2_bytes": caches.get(2, 0),
+                "l3_bytes": caches.get(3, 0),
+            }
+        )
+
     def facts(self) -> CpuFacts:
         """What a target can be made of: the fastest kind of cores gives its name and its caches."""
         kinds = self.kinds
@@ -244,10 +259,9 @@ def describe(sections: Mapping[str, str]) -> Probe:
     features = features_from_cpuinfo(cpuinfo, arch) or features_from_auxv(auxv, arch)
     emulated, notes = _contradictions(arch, cpuinfo)
     parts = _parts(arch, cpuinfo) if not emulated else {}
-    allowed = _cpu_list(told["allowed"].rpartition(":")[2])
+    allowed = cpu_list(told["allowed"].rpartition(":")[2])
     cpus = _cpus(told["cpus"], parts, allowed)
-    # Of phones, the first CPU is a small one.
-    caches = max(cpus, key=lambda cpu: (cpu.max_khz, cpu.capacity, -cpu.number)).caches
+    caches = _fastest(cpus).caches
     virtual = bool(re.search(r"^flags\s*:.*\bhypervisor\b", cpuinfo, re.M))
     state = state_of(told, tuple(cpu.number for cpu in cpus))
     if narrow and arch in ("aarch64", "x86_64"):
@@ -277,6 +291,11 @@ def describe(sections: Mapping[str, str]) -> Probe:
         emulated=emulated,
         notes=(*notes, *_unknown(arch, features)),
     )
+
+
+def _fastest(cpus: Iterable[Cpu]) -> Cpu:
+    """The fastest CPU, the first of equals. Of phones, the first CPU is a small one."""
+    return max(cpus, key=lambda cpu: (cpu.max_khz, cpu.capacity, -cpu.number))
 
 
 def _unknown(arch: str, features: frozenset[str]) -> tuple[str, ...]:
@@ -353,7 +372,7 @@ def _caches(text: str) -> dict[int, int]:
     return sizes
 
 
-def _cpu_list(text: str) -> set[int]:
+def cpu_list(text: str) -> set[int]:
     """Read ``0-3,6``."""
     numbers: set[int] = set()
     for first, last in re.findall(r"(\d+)(?:-(\d+))?", text):

@@ -88,7 +88,7 @@ class Device:
         transport: how it is reached.
         shares_host: whether it runs on the cores that edgetune itself searches and builds with, so that
             measuring must wait for those to be idle.
-        threads: how many threads kernels run on.
+        threads: how many threads kernels run on. cpus: on which CPUs; any, where none are named.
         prober: asks the machine what it is.
         linker: opens a connection that runs commands on the machine, this one too.
     """
@@ -99,6 +99,7 @@ class Device:
     threads: int
     prober: Callable[[], Probe] | None = None
     linker: Callable[[], Link] | None = None
+    cpus: tuple[int, ...] = ()
 
     def probe(self) -> Probe:
         """Return what the machine says of itself.

@@ -106,7 +106,7 @@ class DeviceMeasurer:
         self._pulse: Any = None
         self._loaded = 0
         self._last_pulse_s = 0.0
-        self._sensors = Conditions(device.linker, options.cpus)
+        self._sensors = Conditions(device.linker, device.cpus)
         self._steadiness = Steadiness(self._sensors.read, options)
 
     def prepare(self, prepared: Prepared) -> None:

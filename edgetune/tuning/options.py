@@ -32,7 +32,6 @@ class MeasureOptions:
             is measured again, once.
         cool_down_s, cool_down_part: how long a run may wait for a hot device, in all: seconds, or that part
             of its own time where that is more.
-        cpus: those that kernels run on, whose clocks matter; all by default.
     """
 
     load_timeout_s: float = 60.0
@@ -43,7 +42,6 @@ class MeasureOptions:
     drift_bound: float = 0.2
     cool_down_s: float = 30.0
     cool_down_part: float = 0.1
-    cpus: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
