@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from edgetune.cpu import architecture, missing_features
 from edgetune.devices.clusters import choose_cpus
 from edgetune.devices.inventory import cpus_of, open_device
@@ -72,6 +74,27 @@ def place(
             "'edgetune compile', which needs no device"
         )
     return target, measured_on
+
+
+def fastest_threads(most: int, time_ms: Callable[[int], float | None], watcher: Watcher) -> int:
+    """Return the number of threads with the least time among the powers of two below ``most``, and ``most`` itself.
+
+    Args:
+        most: the largest number. time_ms: measures one number; None where it cannot.
+    """
+    counts = [*(1 << bit for bit in range(most.bit_length()) if 1 << bit < most), most]
+    times: dict[int, float] = {}
+    for count in counts:
+        watcher.say(f"timing the untuned model on {count} of {most} threads")
+        measured_ms = time_ms(count)
+        if measured_ms is not None:
+            times[count] = measured_ms
+    if not times:
+        return most
+    best = min(times, key=lambda count: times[count])
+    told = ", ".join(f"{count}: {measured_ms:.3f} ms" for count, measured_ms in times.items())
+    watcher.note(f"tuning for {best} threads; the untuned model takes, by threads, {told}")
+    return best
 
 
 def _place_elsewhere(

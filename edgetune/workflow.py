@@ -24,7 +24,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -34,6 +34,7 @@ from edgetune.benchmarking.results import BenchmarkResult
 from edgetune.benchmarking.rounds import benchmark
 from edgetune.bundle.assemble import Check, WrittenBundle, check_output, write_bundle
 from edgetune.choices import choose
+from edgetune.devices.clocks import controlled_clocks
 from edgetune.devices.transport import Device
 from edgetune.errors import EdgetuneError
 from edgetune.graph.compile import applies
@@ -45,7 +46,7 @@ from edgetune.model import cutting
 from edgetune.model.loading import SourceModel, load_model
 from edgetune.model.prepare import prepare
 from edgetune.model.variants import served
-from edgetune.placement import chosen_target, place, runs_here
+from edgetune.placement import chosen_target, fastest_threads, place, runs_here
 from edgetune.records import Choice, CompiledModel, PreparedModel, Source
 from edgetune.results import CompileResult, KernelResult, Latency, TaskResult, TuneResult
 from edgetune.targets import Target
@@ -81,6 +82,8 @@ class Request:
             them as an ONNX model.
         standalone: a library that needs nothing of TVM; None: where the model can be one, else a program for
             TVM's virtual machine. embed_weights: a standalone library with the weights inside it.
+        cluster: CPUs of the device to run on, see ``devices.clusters``. fix_clocks: let them run with a fixed
+            governor meanwhile. search_threads: tune for the number of threads that the untuned model is fastest on.
     """
 
     model: Model
@@ -98,15 +101,9 @@ class Request:
     save_rest: Path | None = None
     standalone: bool | None = None
     embed_weights: bool = False
-
-
-@dataclass(frozen=True)
-class Rest:
-    """What comes after the tensors that a model was cut at, and a note for the user."""
-
-    model: ModelProto
-    path: Path
-    note: str
+    cluster: str | None = None
+    fix_clocks: bool = False
+    search_threads: bool = False
 
 
 @dataclass(frozen=True)
@@ -124,7 +121,7 @@ class Job:
     out: Path
     check: Check | None
     device: Device | None = None
-    rest: Rest | None = None
+    rest: cutting.Rest | None = None
 
 
 def tune(
@@ -149,7 +146,10 @@ def tune(
     watcher = watcher or Watcher()
     with ExitStack() as stack:
         logs = stack.enter_context(open_logs(request.logs))
+        if request.search_threads:
+            request = replace(request, threads=_fastest_threads(request, device, watcher))
         job, measured_on = _begin_tuning(request, device, watcher)
+        clocks = stack.enter_context(controlled_clocks(measured_on.linker, request.fix_clocks))
         if job.device is not None:
             # Another machine is connected to once, for the verification and timing too.
             watcher.say(f"connecting to {measured_on.name}")
@@ -184,7 +184,7 @@ def tune(
         wall_s=time.monotonic() - started,
         failures=outcome.failures,
         interrupted=outcome.interrupted,
-        notes=(*job.prepared.notes, *outcome.notes, *_last_notes(job, written)),
+        notes=(*job.prepared.notes, *outcome.notes, *clocks.notes, *_last_notes(job, written)),
         rest=request.save_rest,
         agreement=None if agreement is None else agreement.to_json(),
         conditions=outcome.drift.to_json(),
@@ -241,12 +241,11 @@ def _begin(
     )
 
 
-def _rest(request: Request, loaded: SourceModel, prepared: PreparedModel) -> Rest | None:
+def _rest(request: Request, loaded: SourceModel, prepared: PreparedModel) -> cutting.Rest | None:
     if request.save_rest is None:
         return None
-    rest = cutting.rest_part(loaded, request.freeze or {}, served(prepared)[1])
-    first = cutting.first_part(loaded, request.shapes or {}, request.freeze or {}, request.cut).model.proto
-    return Rest(rest, request.save_rest, cutting.describe_rest(rest, first, request.save_rest))
+    given = request.shapes or {}, request.freeze or {}, request.cut
+    return cutting.rest_of(loaded, *given, served(prepared)[1], request.save_rest)
 
 
 def _begin_tuning(request: Request, device: str | None, watcher: Watcher) -> tuple[Job, Device]:
@@ -255,9 +254,24 @@ def _begin_tuning(request: Request, device: str | None, watcher: Watcher) -> tup
     Raises:
         EdgetuneError: see :func:`edgetune.placement.place`.
     """
-    target, measured_on = place(request.target, request.threads, device, watcher)
+    target, measured_on = place(request.target, request.threads, device, watcher, request.cluster)
     elsewhere = None if measured_on.shares_host else measured_on
     return _begin(request, watcher, target, elsewhere), measured_on
+
+
+def _fastest_threads(request: Request, device: str | None, watcher: Watcher) -> int:
+    """The number of threads that the untuned model is fastest on, at most the target's."""
+
+    def time_ms(count: int) -> float | None:
+        job, measured_on = _begin_tuning(replace(request, threads=count), device, watcher)
+        with ExitStack() as stack:
+            if job.device is not None:
+                stack.enter_context(measured_on.up())
+            result = _baseline(job, watcher, True)
+        return None if result is None else result.edgetune.median_ms
+
+    target, _ = place(request.target, request.threads, device, watcher, request.cluster)
+    return fastest_threads(target.threads, time_ms, watcher)
 
 
 def _default_out(model: str, target: str, archive: bool) -> Path:
@@ -329,7 +343,8 @@ def _benchmark(
         return None
     watcher.say("timing it" if job.device else "timing it beside ONNX Runtime")
     try:
-        return benchmark(bundle, device=job.device, model=job.prepared.onnx, rounds=rounds)
+        cluster = None if job.device else job.request.cluster
+        return benchmark(bundle, device=job.device, model=job.prepared.onnx, rounds=rounds, cluster=cluster)
     except EdgetuneError as error:
         # The bundle stands, verified: a failed comparison must not hide it.
         watcher.note(f"not timed: {error}")

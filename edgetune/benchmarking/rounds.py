@@ -98,7 +98,9 @@ def benchmark(
     opened = open_bundle(bundle)
     chosen = choose_inputs(opened, inputs, shapes=shapes)
     if device is not None and is_remote(device):
-        return benchmark_on_device(opened, chosen, device, threads, rounds, runs, progress, cluster, fix_clocks)
+        return benchmark_on_device(
+            opened, chosen, device, threads, rounds, runs, progress, cluster, fix_clocks
+        )
     check_loadable(opened)
     here = device if isinstance(device, Device) else open_device(None, 1, cpus_of(None, cluster))
     count = min(threads or opened.manifest.threads, len(here.cpus or usable_cpus()))
@@ -125,7 +127,9 @@ def benchmark(
             for (name, side), rounds_ms in zip(sides.items(), times_ms, strict=True)
         }
         results = _with_errors(results, sides)
-        power_w = around.watts({name: functools.partial(side.run, 1, POWER_S) for name, side in sides.items()})
+        power_w = around.watts(
+            {name: functools.partial(side.run, 1, POWER_S) for name, side in sides.items()}
+        )
         results = {name: replace(result, power_w=power_w[name]) for name, result in results.items()}
     return BenchmarkResult(
         bundle=Path(bundle),

@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from edgetune.devices.clocks import FixedClocks, restore_leftovers
+from edgetune.devices.clocks import controlled_clocks
 from edgetune.devices.link import Link
 from edgetune.devices.power import PowerMeter
 from edgetune.devices.sensors import Sensors, State
 from edgetune.devices.transport import Device
 from edgetune.errors import DeviceError
-
 
 POWER_S = 1.5
 """So long a side runs again for its power to be measured."""
@@ -68,14 +67,12 @@ def surroundings(device: Device, fix_clocks: bool = False, root: str = "") -> It
         if device.linker is not None:
             with contextlib.suppress(DeviceError):
                 around._link = stack.enter_context(contextlib.closing(device.linker()))
-                restore_leftovers(around._link)
-        if fix_clocks and device.linker is not None:
-            clocks = stack.enter_context(FixedClocks(device.linker(), root))
-            around.clocks_fixed = clocks.fixed
-            around.notes += clocks.notes
+        clocks = stack.enter_context(controlled_clocks(device.linker, fix_clocks, root))
+        around.clocks_fixed = clocks.fixed
         around.before = _state(around._link, device, root)
         yield around
         around.after = _state(around._link, device, root)
+    around.notes += clocks.notes
     if slowed := around.after.slowed_since(around.before):
         around.notes += (f"the device was slowed down meanwhile: {'; '.join(slowed)}; cool it and repeat",)
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -180,6 +181,46 @@ class FixedClocks:
             f"the clocks of {where} were not fixed: its user may not write {self.changes[0].path}; log in as root, or "
             "let the user run tee with `sudo -n`"
         )
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """Whether clocks are fixed, and what the user should know of it (complete only after the context's end)."""
+
+    keeper: FixedClocks | None = None
+
+    @property
+    def fixed(self) -> bool:
+        """Whether every CPU runs with the governor."""
+        return self.keeper is not None and self.keeper.fixed
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What did not work."""
+        return () if self.keeper is None else self.keeper.notes
+
+
+@contextlib.contextmanager
+def controlled_clocks(linker: Callable[[], Link] | None, fix: bool, root: str = "") -> Iterator[Clocks]:
+    """Put back what a killed run has left, then fix a device's clocks where ``fix`` asks for it.
+
+    Args:
+        linker: opens a connection to the device; None for one that has no clocks.
+        fix: whether the user wants it. root: what stands before the paths of the kernel's files.
+
+    Raises:
+        DeviceError: the connection broke.
+    """
+    if linker is None:
+        yield Clocks()
+        return
+    with contextlib.closing(linker()) as link:
+        restore_leftovers(link)
+    if not fix:
+        yield Clocks()
+        return
+    with FixedClocks(linker(), root) as keeper:
+        yield Clocks(keeper)
 
 
 def restore_leftovers(link: Link) -> None:

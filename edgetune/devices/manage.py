@@ -7,6 +7,7 @@ from contextlib import closing
 
 from edgetune.cpu import missing_features
 from edgetune.devices.address import Address, Ask
+from edgetune.devices.clocks import restore_leftovers
 from edgetune.devices.deploy import clean, deploy
 from edgetune.devices.inventory import LOCAL
 from edgetune.devices.link import Link
@@ -68,6 +69,7 @@ def remove_device(name: str, ask: Ask | None = None, offline: bool = False) -> N
                 f"{error} To forget the device as it is: `edgetune devices remove {name} --offline`."
             ) from error
         with closing(link):
+            restore_leftovers(link)
             clean(link)
     forget(name)
 

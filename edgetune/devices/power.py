@@ -7,6 +7,7 @@ all others is that of the whole module. What a sensor covers is said by its name
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -78,7 +79,8 @@ class PowerMeter:
         end_s = time.monotonic()
         with self._changed:
             self._changed.wait_for(
-                lambda: bool(self._samples) and self._samples[-1].at_s + self._offset_s >= end_s, _LAST_SAMPLE_S
+                lambda: bool(self._samples) and self._samples[-1].at_s + self._offset_s >= end_s,
+                _LAST_SAMPLE_S,
             )
             samples, offset_s = tuple(self._samples), self._offset_s
         return mean_watts(samples, start_s - offset_s, end_s - offset_s)
@@ -88,18 +90,14 @@ class PowerMeter:
         with contextlib.suppress(OSError, EOFError, ValueError):
             while piece := stream.receive(4096):
                 arrived_s = time.monotonic()
-                *whole, text = (text + piece).split(b"@ ")
+                *whole, text = (text + piece).split(b"end\n")
                 for part in whole:
                     self._add(part.decode("utf-8", "replace"), arrived_s)
-                # A sample is whole when its last line is: the device sleeps before the next one.
-                if text.endswith(b"\n"):
-                    self._add(text.decode("utf-8", "replace"), arrived_s)
-                    text = b""
 
     def _add(self, text: str, arrived_s: float) -> None:
         first, _, rest = text.partition("\n")
         with contextlib.suppress(ValueError):
-            sample = Sample(float(first), parse_power(rest))
+            sample = Sample(float(first.removeprefix("@ ")), parse_power(rest))
             with self._changed:
                 # The quickest sample tells best how the device's clock stands to this machine's.
                 self._offset_s = min(self._offset_s, arrived_s - sample.at_s)
@@ -129,7 +127,7 @@ def mean_watts(samples: Sequence[Sample], start_s: float, end_s: float) -> float
 def _watts_of(points: Sequence[tuple[float, PowerReading]], start_s: float, end_s: float) -> float:
     """The mean power by one sensor: between its neighbouring readings, power or the rise of energy is even."""
     joules = time_s = 0.0
-    for (before_s, before), (after_s, after) in zip(points, points[1:], strict=False):
+    for (before_s, before), (after_s, after) in itertools.pairwise(points):
         overlap_s = min(after_s, end_s) - max(before_s, start_s)
         if after_s <= before_s or overlap_s <= 0:
             continue

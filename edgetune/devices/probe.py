@@ -20,42 +20,12 @@ from edgetune.cpu import (
     isa_level,
 )
 from edgetune.devices.link import Link
+from edgetune.devices.questions import QUESTIONS
 from edgetune.devices.sensors import TIMEOUT_S, State, sections_of, state_of, state_script
 from edgetune.errors import DeviceError
 from edgetune.targets import DeviceFacts
 from edgetune.targets.remote import CpuFacts
 
-# No command in it is needed: what is missing leaves its section empty.
-_SCRIPT = r"""
-exec 2>/dev/null
-section() { printf '\n==%s==\n' "$1"; }
-section system; uname -s; uname -m; uname -r
-section cpuinfo; cat /proc/cpuinfo
-section auxv; od -An -v -tx1 /proc/self/auxv
-section memory; head -n 3 /proc/meminfo
-section allowed; cat /proc/self/status | grep Cpus_allowed_list
-section libc; getconf GNU_LIBC_VERSION || ldd --version 2>&1 | head -n 2; ls /system/lib*/libc.so
-section cpus
-for cpu in /sys/devices/system/cpu/cpu[0-9]*; do
-  printf '%s' "${cpu##*/cpu}"
-  for file in cpufreq/cpuinfo_max_freq cpufreq/scaling_governor cpu_capacity topology/thread_siblings_list; do
-    value=; read -r value < "$cpu/$file"; printf '|%s' "$value"
-  done
-  printf '|'
-  for cache in "$cpu"/cache/index*; do
-    read -r level < "$cache/level" && read -r type < "$cache/type" && read -r size < "$cache/size" &&
-      printf ' %s:%s:%s' "$level" "$type" "$size"
-  done
-  printf '\n'
-done
-section board; tr -d '\000' < /proc/device-tree/model
-section android; getprop ro.product.model; getprop ro.build.version.sdk
-getprop ro.soc.manufacturer; getprop ro.soc.model
-section gpu; nvidia-smi --query-gpu=name,compute_cap --format=csv,noheader
-section tree; tr '\000' '\n' < /proc/device-tree/compatible
-section othergpu; cat /sys/class/kgsl/kgsl-3d0/gpu_model || cat /sys/class/misc/mali0/device/gpuinfo
-section class; od -An -v -tx1 -N5 /proc/self/exe
-"""
 _AT_PAGESZ = 6
 # Jetson's systems on a chip, by the name in their device trees: older ones have no nvidia-smi.
 _TEGRA = {
@@ -233,7 +203,7 @@ def probe(link: Link) -> Probe:
     Raises:
         DeviceError: the connection broke, or its shell does not run the questions.
     """
-    done = link.run(_SCRIPT + state_script(), timeout_s=60 + TIMEOUT_S)
+    done = link.run(QUESTIONS + state_script(), timeout_s=60 + TIMEOUT_S)
     sections = parse_sections(done.stdout.decode("utf-8", "replace"))
     if "end" not in sections:
         raise DeviceError(

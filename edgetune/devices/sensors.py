@@ -180,12 +180,15 @@ def state_script(root: str = "") -> str:
 
 
 def power_script(root: str, period_s: float) -> str:
-    """Return shell commands that print the power sensors again and again, each time after a line ``@ SECONDS``."""
+    """Return shell commands that print the power sensors again and again.
+
+    Each time they stand between the lines ``@ SECONDS`` (of uptime) and ``end``.
+    """
     return (
         f"exec 2>/dev/null; root={shlex.quote(root)}\n"
         'get() { value=; read -r value < "$1"; }\n'
         f"while read -r now _ < /proc/uptime && printf '@ %s\\n' \"$now\"; do\n{_POWER}\n"
-        f"sleep {period_s:g} || sleep 1; done"
+        f"echo end; sleep {period_s:g} || sleep 1; done"
     )
 
 
