@@ -27,7 +27,7 @@ class Station(ReplayMeasurer):
     """Replays, takes its time, and fails when it is told to."""
 
     def __init__(self, seconds: float = 0.002) -> None:
-        super().__init__(ReplayDevice(RECORDS))
+        super().__init__(ReplayDevice(RECORDS), OPTIONS.measure)
         self.seconds = seconds
         self.measured: list[str] = []
         self.answers = True
@@ -46,6 +46,10 @@ class Station(ReplayMeasurer):
         time.sleep(self.seconds)
         self.measured.append(artifact.candidate.trace)
         return super().measure(artifact, best_s)
+
+    def settle(self):
+        super().settle()
+        return self.pulse()
 
     def pulse(self):
         self.pulses += 1
