@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from edgetune.devices.native import runtime_libraries
 from edgetune.elf import ElfError, read_elf
 from edgetune.toolchain import _empty_object, link_shared
+from edgetune.tvm_runtime import libraries
 
 READELF = shutil.which("readelf")
 MACHINES = {"x86_64": "X86-64", "aarch64": "AArch64", "arm": "ARM", "riscv64": "RISC-V"}
@@ -24,7 +24,7 @@ def files(tmp_path_factory) -> list[Path]:
     from edgetune.cpu import architecture
 
     folder = tmp_path_factory.mktemp("elf")
-    found = [*runtime_libraries(architecture()).values(), Path(sys.executable).resolve()]
+    found = [*libraries(architecture()).values(), Path(sys.executable).resolve()]
     for triple in (
         "x86_64-linux-gnu",
         "aarch64-linux-android",

@@ -43,7 +43,7 @@ def test_the_fastest_number_of_threads(most, times, best):
 
 def test_a_cluster_of_this_machine_bounds_its_threads():
     first = min(os.sched_getaffinity(0))
-    target, device = place("local", None, None, Watcher(), cluster=str(first))
+    target, (device,) = place("local", None, None, Watcher(), cluster=str(first))
     assert (target.threads, device.threads, device.cpus) == (1, 1, (first,))
     with pytest.raises(UsageError, match=r"2 threads do not fit on cluster"):
         place("local", 2, None, Watcher(), cluster=str(first))

@@ -108,6 +108,7 @@ def test_work_is_spread_and_records_say_where(tune):
         assert len(station.measured) >= 16
         assert {r.trace for r in records.values() if r.device == name} == set(station.measured)
     assert {d.name: d.trials for d in outcome.devices} == {n: len(s.measured) for n, s in stations.items()}
+    assert {state["device"] for state in outcome.drift.to_json()["states"]} == {"a", "b"}
     assert news == []
     assert outcome.lost == ""
     again, _, _ = tune(stations, 80)
