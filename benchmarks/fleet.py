@@ -33,7 +33,7 @@ from edgetune.tuning.builder import Builder  # noqa: E402
 from edgetune.tuning.gate import Gate  # noqa: E402
 from edgetune.tuning.interrupt import Interrupt  # noqa: E402
 from edgetune.tuning.options import Budget, TuningOptions  # noqa: E402
-from edgetune.tuning.outcome import Progress  # noqa: E402
+from edgetune.tuning.outcome import BatchConditions, Progress  # noqa: E402
 from edgetune.tuning.run import Run  # noqa: E402
 from edgetune.tuning.search import SearchSettings  # noqa: E402
 from edgetune.tuning.search_process import SearchProcess  # noqa: E402
@@ -55,9 +55,17 @@ class StandIn:
         draw = hashlib.sha256(artifact.candidate.trace.encode()).digest()[0]
         return Timing((1e-5 * (1 + draw / 255),))
 
+    def settle(self) -> float:
+        """Never be hot."""
+        return self.pulse()
+
     def pulse(self) -> float:
         """Never drift."""
         return 1e-4
+
+    def conditions(self) -> BatchConditions:
+        """Have no sensors."""
+        return BatchConditions()
 
     def close(self) -> None:
         """Do nothing."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -87,6 +88,9 @@ def tune(
     save_rest: FilePath | None = None,
     standalone: bool | None = None,
     weights: str = "file",
+    cluster: str | None = None,
+    fix_clocks: bool = False,
+    search_threads: bool = False,
     measure_latency: bool = True,
     watcher: Watcher | None = None,
 ) -> TuneResult:
@@ -115,6 +119,10 @@ def tune(
         standalone: make a library with a C API that needs nothing of TVM (True: or refuse the model), or a
             program for TVM's virtual machine (False). By default, a library wherever the model can be one.
         weights: of a standalone library: ``file`` beside it, or ``embed`` them.
+        cluster: the device's CPUs to run on: ``fastest``, ``big``, ``little``, ``all`` or a list as ``4-7``.
+        fix_clocks: let them run with the ``performance`` governor meanwhile, where the device's user may say so;
+            it is put back whatever happens.
+        search_threads: time the untuned model on 1, 2, 4... threads first, and tune for the fastest number.
         measure_latency: time the model beside ONNX Runtime, before and after.
         watcher: told how it goes.
 
@@ -133,6 +141,7 @@ def tune(
         *(model, shapes, freeze, target, threads, out, logs, rtol, atol, archive, lean),
         *(cut, save_rest, standalone, weights),
     )
+    request = replace(request, cluster=cluster, fix_clocks=fix_clocks, search_threads=search_threads)
     return workflow.tune(
         request, Budget(trials, time_s), device, TuningOptions(seed=seed), watcher, measure_latency
     )
@@ -209,6 +218,8 @@ def benchmark(
     device: str | None = None,
     *,
     shapes: Mapping[str, Sequence[int]] | None = None,
+    cluster: str | None = None,
+    fix_clocks: bool = False,
 ) -> BenchmarkResult:
     """Time a bundle beside other runtimes, in alternation, each in a process of its own.
 
@@ -220,6 +231,7 @@ def benchmark(
         threads: of all sides; the bundle's by default.
         device: where to run; this machine by default.
         shapes: input name -> sizes, for a bundle of several; its largest by default.
+        cluster, fix_clocks: as of :func:`tune`.
 
     Raises:
         BundleError: the bundle is damaged or for another machine.
@@ -228,7 +240,9 @@ def benchmark(
     """
     from edgetune.benchmarking.rounds import benchmark as stage
 
-    return stage(Path(bundle), against, threads, device, shapes=shapes)
+    return stage(
+        Path(bundle), against, threads, device, shapes=shapes, cluster=cluster, fix_clocks=fix_clocks
+    )
 
 
 def _cut_like(bundle: Path, model: Model) -> Model:

@@ -34,6 +34,7 @@ class Settings(BaseModel):
 
     target: str = Field("local", min_length=1, description="'local', a name from targets/ or a TOML's path")
     device: str = Field("local", min_length=1, description="name of the device to measure and run on")
+    cluster: str | None = Field(None, min_length=1, description="CPUs of the device to run on, as big or 4-7")
     logs: str | None = Field(None, min_length=1, description="tuning logs: SQLite path or PostgreSQL URL")
     trials: int | None = Field(None, ge=0, description="budget of a tuning run in trials")
     time: float | None = Field(None, description="budget of a tuning run in seconds, or as 10m, 1h30m")

@@ -135,6 +135,38 @@ def checkable_features(arch: str | None = None) -> frozenset[str]:
     return frozenset(_TABLES.get(arch or architecture(), {}).values())
 
 
+# What each level adds, the lowest first: the x86-64 psABI's levels, and the features that ARM's architecture makes
+# mandatory in each version ("A-profile architecture registers", ID_AA64ISAR*; LLVM's AArch64Features.td).
+_LEVELS: Mapping[str, tuple[tuple[str, str], ...]] = {
+    "x86_64": (
+        ("x86-64", "cmov cx8 sse sse2"),
+        ("x86-64-v2", "cx16 popcnt sse3 ssse3 sse4.1 sse4.2"),
+        ("x86-64-v3", "avx avx2 bmi bmi2 f16c fma lzcnt movbe"),
+        ("x86-64-v4", "avx512f avx512bw avx512cd avx512dq avx512vl"),
+    ),
+    "aarch64": (
+        ("armv8-a", "fp-armv8 neon"),
+        ("armv8.1-a", "lse rdm"),
+        ("armv8.2-a", "fullfp16"),
+        ("armv8.3-a", "rcpc complxnum"),
+        ("armv8.4-a", "dotprod lse2 rcpc-immo flagm"),
+        ("armv8.6-a", "i8mm bf16"),
+        ("armv9-a", "sve2"),
+    ),
+    "arm": (("armv7-a", "vfp3"), ("armv7-a+neon", "neon"), ("armv7-a+neon-vfpv4", "vfp4")),
+}
+
+
+def isa_level(arch: str, features: Iterable[str]) -> str:
+    """Return the name of the highest level whose features, and those of all lower ones, are present; or nothing."""
+    present, reached = frozenset(features), ""
+    for name, added in _LEVELS.get(arch, ()):
+        if not present.issuperset(added.split()):
+            break
+        reached = name
+    return reached
+
+
 def machine_features() -> frozenset[str]:
     """Return the features of this machine under LLVM's names; empty where the kernel tells nothing."""
     arch = architecture()

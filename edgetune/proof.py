@@ -30,6 +30,7 @@ class Prover:
         here: whether this machine can run the bundles.
         rtol, atol: tolerances of the verification; None for those of each output's dtype.
         watcher: told of devices that do not answer.
+        cluster: CPUs of this machine to time bundles on; other devices know their own.
     """
 
     def __init__(
@@ -39,12 +40,14 @@ class Prover:
         rtol: float | None,
         atol: float | None,
         watcher: Watcher,
+        cluster: str | None = None,
     ) -> None:
         self._left = list(devices)
         self._elsewhere = bool(devices)
         self._here = here
         self._rtol, self._atol = rtol, atol
         self._watcher = watcher
+        self._cluster = cluster
 
     @property
     def possible(self) -> bool:
@@ -88,7 +91,9 @@ class Prover:
             return self._on_a_device(
                 lambda device: benchmark(bundle, device=device, model=model, rounds=rounds)
             )
-        return benchmark(bundle, model=model, rounds=rounds) if self._here else None
+        if not self._here:
+            return None
+        return benchmark(bundle, model=model, rounds=rounds, cluster=self._cluster)
 
     def _on_a_device(self, ask: Callable[[Device], _T]) -> _T | None:
         """The answer of the first device that gives one; None where none is left."""

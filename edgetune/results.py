@@ -130,7 +130,8 @@ class TuneResult:
     times beside the latency, as in the JSON of ``profile``; None where it was not measured. ``rest`` is the
     ONNX file of what was cut off, if it was saved. ``devices`` are the trials that this run measured on each device.
     ``lost`` says why no device was left to measure on, where that ended the search; the bundle is then the best that
-    was known.
+    was known. ``conditions`` says how steady the devices were, and what their sensors told before and after each
+    batch.
     """
 
     model: str
@@ -150,6 +151,7 @@ class TuneResult:
     agreement: Mapping[str, Any] | None = None
     devices: Mapping[str, int] = field(default_factory=dict)
     lost: str = ""
+    conditions: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def speedup_vs_onnxruntime(self) -> float | None:
@@ -175,6 +177,7 @@ class TuneResult:
             "failures": dict(self.failures),
             "interrupted": self.interrupted,
             "agreement": None if self.agreement is None else dict(self.agreement),
+            "conditions": dict(self.conditions),
             "notes": list(self.notes),
             "rest": None if self.rest is None else str(self.rest),
         }

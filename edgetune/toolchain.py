@@ -41,6 +41,8 @@ GNU_PREFIX = {
     "arm": "arm-linux-gnueabihf-",
     "riscv64": "riscv64-linux-gnu-",
 }
+ANDROID_PAGE_BYTES = 16384
+"""Memory pages that libraries for Android 15 and later must be laid out for ("Support 16 KB page sizes")."""
 _COMMON_OPTIONS = ("--hash-style=gnu", "-z", "noexecstack", "-z", "now")
 
 
@@ -81,7 +83,7 @@ def link_shared(
         output: the ``.so`` to write; its folder must exist.
         mtriple: LLVM triple that the objects were compiled for.
         page_size_bytes: largest memory page of the devices to run on (``-z max-page-size``);
-            by default the linker's choice for the architecture.
+            by default the linker's choice for the architecture, and 16 KiB for Android, which asks for it.
         exports: pattern of the symbols that the library shows (``edgetune_*``); all others are hidden, what
             nothing refers to is left out, and so are debugging information and names. By default
             everything is kept and shown.
@@ -101,6 +103,8 @@ def link_shared(
         with tempfile.TemporaryDirectory(prefix=".edgetune-link-", dir=output.parent) as folder:
             work = Path(folder)
             linked = work / "linked.so"
+            if page_size_bytes is None and "android" in mtriple:
+                page_size_bytes = ANDROID_PAGE_BYTES
             page = () if page_size_bytes is None else ("-z", f"max-page-size={page_size_bytes}")
             command = [
                 *_base_command(linker, arch),

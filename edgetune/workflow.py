@@ -23,7 +23,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -32,6 +32,7 @@ from edgetune.benchmarking.profile import profile
 from edgetune.benchmarking.results import BenchmarkResult
 from edgetune.bundle.assemble import WrittenBundle, check_output, write_bundle
 from edgetune.choices import choose
+from edgetune.devices.clocks import controlled_clocks
 from edgetune.devices.transport import Device
 from edgetune.errors import EdgetuneError
 from edgetune.graph.compile import applies
@@ -40,10 +41,10 @@ from edgetune.graph.lower import Lowered, lower
 from edgetune.kernels.registry import design_spaces
 from edgetune.logs import LayeredLogs, open_logs
 from edgetune.model import cutting
-from edgetune.model.loading import SourceModel, load_model
+from edgetune.model.loading import load_model
 from edgetune.model.prepare import prepare
 from edgetune.model.variants import served
-from edgetune.placement import chosen_target, place, runs_here
+from edgetune.placement import chosen_target, device_names, fastest_threads, place, runs_here
 from edgetune.proof import Prover
 from edgetune.records import Choice, CompiledModel, PreparedModel, Source
 from edgetune.results import CompileResult, KernelResult, Latency, TaskResult, TuneResult
@@ -79,6 +80,8 @@ class Request:
             them as an ONNX model.
         standalone: a library that needs nothing of TVM; None: where the model can be one, else a program for
             TVM's virtual machine. embed_weights: a standalone library with the weights inside it.
+        cluster: CPUs of the device to run on, see ``devices.clusters``. fix_clocks: let them run with a fixed
+            governor meanwhile. search_threads: tune for the number of threads that the untuned model is fastest on.
     """
 
     model: Model
@@ -96,15 +99,9 @@ class Request:
     save_rest: Path | None = None
     standalone: bool | None = None
     embed_weights: bool = False
-
-
-@dataclass(frozen=True)
-class Rest:
-    """What comes after the tensors that a model was cut at, and a note for the user."""
-
-    model: ModelProto
-    path: Path
-    note: str
+    cluster: str | None = None
+    fix_clocks: bool = False
+    search_threads: bool = False
 
 
 @dataclass(frozen=True)
@@ -120,7 +117,7 @@ class Job:
     lowered: Lowered
     out: Path
     prover: Prover
-    rest: Rest | None = None
+    rest: cutting.Rest | None = None
 
 
 def tune(
@@ -145,6 +142,8 @@ def tune(
     watcher = watcher or Watcher()
     with ExitStack() as stack:
         logs = stack.enter_context(open_logs(request.logs))
+        if request.search_threads:
+            request = replace(request, threads=_fastest_threads(request, device, watcher))
         job, measured_on = _begin_tuning(request, device, watcher)
         names = ", ".join(device.name for device in measured_on)
         if job.prover.elsewhere:
@@ -152,6 +151,9 @@ def tune(
             watcher.say(f"connecting to {names}")
             for one in measured_on:
                 stack.enter_context(one.up())
+        clocks = [
+            stack.enter_context(controlled_clocks(one.linker, request.fix_clocks)) for one in measured_on
+        ]
         before = _baseline(job, watcher, measure_latency)
         watcher.say(f"tuning {len(job.lowered.tasks)} tasks on {names}")
         outcome = tune_tasks(
@@ -184,11 +186,16 @@ def tune(
         wall_s=time.monotonic() - started,
         failures=outcome.failures,
         interrupted=outcome.interrupted,
-        notes=(*job.prepared.notes, *_tuning_notes(outcome), *_last_notes(job, written)),
+        notes=(
+            *(*job.prepared.notes, *outcome.notes),
+            *(note for one in clocks for note in one.notes),
+            *_last_notes(job, written),
+        ),
         rest=request.save_rest,
         agreement=None if agreement is None else agreement.to_json(),
         devices={one.name: one.trials for one in outcome.devices},
         lost=outcome.lost,
+        conditions=outcome.drift.to_json(),
     )
 
 
@@ -228,24 +235,12 @@ def _begin(
     out = request.out or _default_out(prepared.name, target.name, request.archive)
     check_output(out)
     watcher.say(f"lowering {prepared.name} for {target.name}, {target.threads} threads")
-    prover = Prover(devices, runs_here(target), request.rtol, request.atol, watcher)
-    return Job(
-        request,
-        prepared,
-        target,
-        lower(prepared, target),
-        out,
-        prover,
-        _rest(request, loaded, prepared),
-    )
-
-
-def _rest(request: Request, loaded: SourceModel, prepared: PreparedModel) -> Rest | None:
-    if request.save_rest is None:
-        return None
-    rest = cutting.rest_part(loaded, request.freeze or {}, served(prepared)[1])
-    first = cutting.first_part(loaded, request.shapes or {}, request.freeze or {}, request.cut).model.proto
-    return Rest(rest, request.save_rest, cutting.describe_rest(rest, first, request.save_rest))
+    rest = None
+    if request.save_rest is not None:
+        given = request.shapes or {}, request.freeze or {}, request.cut
+        rest = cutting.rest_of(loaded, *given, served(prepared)[1], request.save_rest)
+    prover = Prover(devices, runs_here(target), request.rtol, request.atol, watcher, request.cluster)
+    return Job(request, prepared, target, lower(prepared, target), out, prover, rest)
 
 
 def _begin_tuning(request: Request, device: str | None, watcher: Watcher) -> tuple[Job, tuple[Device, ...]]:
@@ -254,9 +249,25 @@ def _begin_tuning(request: Request, device: str | None, watcher: Watcher) -> tup
     Raises:
         EdgetuneError: see :func:`edgetune.placement.place`.
     """
-    target, measured_on = place(request.target, request.threads, device, watcher)
+    target, measured_on = place(request.target, request.threads, device, watcher, request.cluster)
     elsewhere = [one for one in measured_on if not one.shares_host]
     return _begin(request, watcher, target, elsewhere), measured_on
+
+
+def _fastest_threads(request: Request, device: str | None, watcher: Watcher) -> int:
+    """The number of threads that the untuned model is fastest on, at most the target's; on the first device."""
+    first = None if device is None else device_names(device)[0]
+
+    def time_ms(count: int) -> float | None:
+        job, measured_on = _begin_tuning(replace(request, threads=count), first, watcher)
+        with ExitStack() as stack:
+            if job.prover.elsewhere:
+                stack.enter_context(measured_on[0].up())
+            result = _baseline(job, watcher, True)
+        return None if result is None else result.edgetune.median_ms
+
+    target, _ = place(request.target, request.threads, first, watcher, request.cluster)
+    return fastest_threads(target.threads, time_ms, watcher)
 
 
 def _default_out(model: str, target: str, archive: bool) -> Path:
@@ -364,20 +375,6 @@ def _task_results(outcome: TuningOutcome, choices: Sequence[Choice]) -> tuple[Ta
     return tuple(
         TaskResult.of(by_workload[tuned.task.workload], tuned.trials, tuned.reason) for tuned in outcome.tasks
     )
-
-
-def _tuning_notes(outcome: TuningOutcome) -> tuple[str, ...]:
-    notes = [f"{task.task.name} was set aside: {task.reason}" for task in outcome.set_aside]
-    if len(outcome.devices) > 1:
-        notes.append("trials " + ", ".join(f"on {one.name}: {one.trials}" for one in outcome.devices))
-    notes += [f"{one.name} was left out in the end: {one.problem}" for one in outcome.devices if one.problem]
-    drift = outcome.drift
-    if drift.unsteady:
-        notes.append(
-            f"{drift.unsteady} of {drift.batches} batches were measured while the device's own speed changed "
-            f"by more than {drift.bound:.0%}: their times are less sure; stop other programs and tune again"
-        )
-    return tuple(notes)
 
 
 def _last_notes(job: Job, written: WrittenBundle) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 /* The native runner: one RPC session of TVM on a device, over standard input and output.
  *
- *     runner serve --threads N --home DIR --owner TOKEN [--wait S] [--idle S] [--limit S]
- *     runner listen --threads N --home DIR --key-file FILE [--wait S] [--idle S] [--limit S]
+ *     runner serve --threads N --home DIR --owner TOKEN [--cpus N,N...] [--wait S] [--idle S] [--limit S]
+ *     runner listen --threads N --home DIR --key-file FILE [--cpus N,N...] [--wait S] [--idle S] [--limit S]
  *     runner version
  *
  * It needs nothing of the device but a kernel: TVM's runtime libraries lie beside it, and where the
@@ -31,6 +31,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -410,6 +411,22 @@ static void own_folder(const char* program, char* folder) {
   if (realpath(slash == NULL ? "." : copy, folder) == NULL) die(4, "cannot find", program);
 }
 
+/* Restrict this process, and those that it starts, to a list of CPUs. */
+static void pin(const char* list) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (const char* rest = list; *rest != 0;) {
+    char* end;
+    long number = strtol(rest, &end, 10);
+    if (end == rest || number < 0 || number >= CPU_SETSIZE) die(2, "cannot understand the CPUs", list);
+    CPU_SET((size_t)number, &set);
+    rest = *end == ',' ? end + 1 : end;
+  }
+  if (sched_setaffinity(0, sizeof set, &set) != 0) die(4, "cannot run on CPUs", list);
+  /* TVM would bind its threads to the first CPUs of the machine, whatever this process is restricted to. */
+  setenv("TVM_BIND_THREADS", "0", 1);
+}
+
 static void on_signals(void) {
   signal(SIGPIPE, SIG_IGN);
   struct sigaction action;
@@ -581,11 +598,13 @@ int main(int count, char** values) {
     const char* threads = option(count, values, "--threads", NULL);
     if (option(count, values, "--home", NULL) == NULL || threads == NULL) {
       fprintf(stderr, "usage: runner serve|listen --threads N --home DIR [--owner TOKEN | --key-file FILE] "
-                      "[--wait S] [--idle S] [--limit S]\n");
+                      "[--cpus N,N...] [--wait S] [--idle S] [--limit S]\n");
       return 2;
     }
     /* Must be set before the runtime is loaded: it halves the cores by itself. */
     setenv("TVM_NUM_THREADS", threads, 1);
+    const char* cpus = option(count, values, "--cpus", NULL);
+    if (cpus != NULL) pin(cpus);
     return strcmp(command, "serve") == 0 ? serve(count, values) : listen_for_clients(count, values);
   }
   if (strcmp(command, "version") == 0) {

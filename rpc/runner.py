@@ -266,6 +266,13 @@ def log(message: str) -> None:
     print(f"runner: {message}", file=sys.stderr, flush=True)
 
 
+def pin(cpus: set[int]) -> None:
+    """Restrict this process, and the sessions that it starts, to these CPUs; before the runtime is loaded."""
+    os.sched_setaffinity(0, cpus)
+    # TVM would bind its threads to the first CPUs of the machine, whatever this process is restricted to.
+    os.environ["TVM_BIND_THREADS"] = "0"
+
+
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach an address."""
     return host in ("localhost", "::1") or host.startswith("127.")
@@ -290,6 +297,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         "--key", required=True, help="what clients ask for this device by; - reads a line of input"
     )
     parser.add_argument("--threads", type=int, required=True, help="threads that kernels run on")
+    parser.add_argument("--cpus", metavar="N,N...", help="CPUs that kernels run on (default: any)")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: loopback only)")
     parser.add_argument("--port", type=int, default=0, help="port to listen on (default: any free one)")
     parser.add_argument("--address", help="address that clients reach this device by, if another one")
@@ -308,6 +316,8 @@ def main(argv: list[str] | None = None) -> None:
     # Both must be set before the runtime is loaded: it halves the cores by itself.
     os.environ["TVM_NUM_THREADS"] = str(args.threads)
     os.environ.setdefault("TVM_USE_RUNTIME_LIB", "1")
+    if args.cpus:
+        pin({int(number) for number in args.cpus.split(",")})
     tracker = None
     if args.tracker:
         host, _, port = args.tracker.rpartition(":")

@@ -34,7 +34,7 @@ LAYERS = [
     {"logs", "devices"},
     {"toolchain", "tvm_runtime"},
     {"targets"},
-    {"config", "results", "cpu", "machine", "metaschedule", "versions", "atomic"},
+    {"config", "results", "cpu", "machine", "metaschedule", "versions", "atomic", "elf"},
     {"resources"},
     {"records"},
     {"narrow", "sizes", "dtypes"},

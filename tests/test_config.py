@@ -39,6 +39,7 @@ def test_each_layer_overrides_the_next(layers: Path) -> None:
         "device": DEFAULT,
         "out": DEFAULT,
         "models_cache": DEFAULT,
+        "cluster": DEFAULT,
     }
 
 

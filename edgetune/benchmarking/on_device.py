@@ -5,14 +5,16 @@ from __future__ import annotations
 import logging
 import statistics
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from edgetune.benchmarking.fixed_work import drift
 from edgetune.benchmarking.results import BenchmarkResult, SideResult
 from edgetune.benchmarking.roofline import UNKNOWN, WORKING_SETS_BYTES, Roofline
+from edgetune.benchmarking.surroundings import POWER_S, surroundings
 from edgetune.bundle.reader import Bundle
+from edgetune.devices.inventory import cpus_of, open_device
 from edgetune.devices.transport import Device
 from edgetune.errors import DeviceError, ToolchainError
 from edgetune.sides.device_side import device_side
@@ -32,6 +34,8 @@ def benchmark_on_device(
     rounds: int,
     runs: int | None,
     progress: Callable[[int, int], None] | None,
+    cluster: str | None = None,
+    fix_clocks: bool = False,
 ) -> BenchmarkResult:
     """Time single runs of a bundle by the device's own clock.
 
@@ -42,7 +46,8 @@ def benchmark_on_device(
     """
     count = device.threads if isinstance(device, Device) else threads or bundle.manifest.threads
     times_ms: list[list[float]] = []
-    with device_side(bundle, inputs, device, count) as side:
+    opened = device if isinstance(device, Device) else open_device(device, count, cpus_of(device, cluster))
+    with surroundings(opened, fix_clocks) as around, device_side(bundle, inputs, opened, count) as side:
         typical_ms = statistics.median(side.run(_WARM_UP_RUNS))
         number = runs or int(min(_MAX_RUNS, max(_MIN_RUNS, _ROUND_S * 1e3 / max(typical_ms, 1e-6))))
         for done in range(rounds):
@@ -51,14 +56,17 @@ def benchmark_on_device(
             if progress is not None:
                 progress(done + 1, rounds)
         result = SideResult.of(side.version, times_ms, side.load_s, side.memory_bytes())
+        power_w = around.watts({"edgetune": lambda: side.run(_WARM_UP_RUNS, POWER_S)})["edgetune"]
     return BenchmarkResult(
         bundle=bundle.path,
         threads=count,
-        edgetune=result,
+        edgetune=replace(result, power_w=power_w),
         others={},
         rounds=rounds,
         runs=rounds * number,
         drift=drift(list(result.round_medians_ms)),
+        conditions=around.to_json(),
+        notes=around.notes,
     )
 
 

@@ -26,6 +26,7 @@ class SideResult:
             top of a bare Python with NumPy.
         error: largest absolute difference from ONNX Runtime's outputs, as a part of the output's largest value;
             infinite where an output is missing or has another size; None where ONNX Runtime did not run.
+        power_w: watts that the device drew while this side ran, in a time of its own; None where no sensor tells.
     """
 
     version: str
@@ -38,6 +39,12 @@ class SideResult:
     peak_memory_bytes: int
     model_memory_bytes: int
     error: float | None = None
+    power_w: float | None = None
+
+    @property
+    def energy_mj(self) -> float | None:
+        """Millijoules that the device takes for one run, all of it that its sensors cover; None where it has none."""
+        return None if self.power_w is None else self.power_w * self.median_ms
 
     @classmethod
     def of(
@@ -70,6 +77,8 @@ class SideResult:
             "load_s": self.load_s,
             "peak_memory_bytes": self.peak_memory_bytes,
             "model_memory_bytes": self.model_memory_bytes,
+            "power_w": self.power_w,
+            "energy_mj": self.energy_mj,
             "error": self.error if self.error is None or math.isfinite(self.error) else "infinite",
         }
 
@@ -85,6 +94,8 @@ class BenchmarkResult:
         refused: why a side did not run, by name.
         rounds: how often the sides took turns. runs: timed runs of the bundle, over all rounds.
         drift: by which part the machine's own speed changed between rounds (``fixed_work.py``).
+        conditions: what the device's sensors told before and after, and whether it was slowed down meanwhile.
+        notes: what the user should know about it.
     """
 
     bundle: Path
@@ -95,6 +106,8 @@ class BenchmarkResult:
     runs: int
     drift: float
     refused: Mapping[str, str] = field(default_factory=dict)
+    conditions: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     @property
     def against(self) -> str | None:
@@ -144,4 +157,6 @@ class BenchmarkResult:
             "rounds": self.rounds,
             "runs": self.runs,
             "drift": self.drift,
+            "conditions": dict(self.conditions),
+            "notes": list(self.notes),
         }

@@ -10,6 +10,7 @@ several each as often as its half second allows, since the slowest may be a hund
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import math
 import statistics
@@ -23,8 +24,10 @@ import numpy as np
 from edgetune.benchmarking.fixed_work import FixedWork, drift
 from edgetune.benchmarking.on_device import benchmark_on_device
 from edgetune.benchmarking.results import BenchmarkResult, SideResult
+from edgetune.benchmarking.surroundings import POWER_S, surroundings
 from edgetune.bundle.inputs import choose_inputs
 from edgetune.bundle.reader import check_loadable
+from edgetune.devices.inventory import cpus_of, open_device
 from edgetune.devices.transport import Device
 from edgetune.errors import EdgetuneError, UsageError
 from edgetune.machine import usable_cpus
@@ -57,6 +60,8 @@ def benchmark(
     rounds: int = ROUNDS,
     runs: int | None = None,
     progress: Progress | None = None,
+    cluster: str | None = None,
+    fix_clocks: bool = False,
 ) -> BenchmarkResult:
     """Time a bundle on this machine, alone or in alternation with other runtimes.
 
@@ -76,6 +81,10 @@ def benchmark(
         rounds: how often the sides take turns.
         runs: timed runs of each side in a round; by default as many as half a second allows.
         progress: told after each round.
+        cluster: the device's CPUs to run on, by name or as a list (``devices/clusters.py``); any by default, or
+            those of a device that is at hand.
+        fix_clocks: let them run with the ``performance`` governor meanwhile, where the user of the device may
+            say so; it is put back whatever happens.
 
     Raises:
         UsageError: a number is less than one, there is no such side, or the inputs do not fit.
@@ -89,17 +98,25 @@ def benchmark(
     opened = open_for(bundle, device)
     chosen = choose_inputs(opened, inputs, shapes=shapes)
     if device is not None and is_remote(device):
-        return benchmark_on_device(opened, chosen, device, threads, rounds, runs, progress)
+        return benchmark_on_device(
+            opened, chosen, device, threads, rounds, runs, progress, cluster, fix_clocks
+        )
     check_loadable(opened)
-    count = min(threads or opened.manifest.threads, len(usable_cpus()))
+    here = device if isinstance(device, Device) else open_device(None, 1, cpus_of(None, cluster))
+    count = min(threads or opened.manifest.threads, len(here.cpus or usable_cpus()))
     several = against is not None and not isinstance(against, str)
     wanted = ((against,) if isinstance(against, str) else against) or ()
     refused: dict[str, str] = {}
     with side_files(opened, model, chosen) as files, contextlib.ExitStack() as stack:
-        sides = {"edgetune": stack.enter_context(SideProcess(files.spec("edgetune", count)))}
+        around = stack.enter_context(surroundings(here, fix_clocks))
+
+        def spec(name: str) -> SideSpec:
+            return replace(files.spec(name, count), cpus=here.cpus)
+
+        sides = {"edgetune": stack.enter_context(SideProcess(spec("edgetune")))}
         for name in wanted:
             try:
-                sides[Path(name).stem] = _opened(files.spec(name, count), stack)
+                sides[Path(name).stem] = _opened(spec(name), stack)
             except EdgetuneError as error:
                 if not several:
                     raise
@@ -110,6 +127,10 @@ def benchmark(
             for (name, side), rounds_ms in zip(sides.items(), times_ms, strict=True)
         }
         results = _with_errors(results, sides)
+        power_w = around.watts(
+            {name: functools.partial(side.run, 1, POWER_S) for name, side in sides.items()}
+        )
+        results = {name: replace(result, power_w=power_w[name]) for name, result in results.items()}
     return BenchmarkResult(
         bundle=Path(bundle),
         threads=count,
@@ -119,6 +140,8 @@ def benchmark(
         runs=sum(len(round_ms) for round_ms in times_ms[0]),
         drift=drift(fixed_ms),
         refused=refused,
+        conditions=around.to_json(),
+        notes=around.notes,
     )
 
 

@@ -51,19 +51,22 @@ def benchmark(
         option("--runs", "N", "Timed runs of each side in a round.  [default: half a second's worth]", min=1),
     ] = None,
     device: options.DeviceOption = None,
+    cluster: options.ClusterOption = None,
+    fix_clocks: options.FixClocksOption = False,
 ) -> None:
     """Time a bundle, and ONNX Runtime or others beside it.
 
     Each side runs in a process of its own, on the same inputs and as many threads; they take turns,
     and one starts only when the other's threads are at rest. Times are of single runs, from arrays to
-    arrays. Speedup is the other side's median divided by the bundle's: above 1, the bundle is faster.
+    arrays. Where the device has sensors of power, each side runs for a second and a half more for the
+    energy of one run. Speedup is the other side's median divided by the bundle's: above 1, the bundle is faster.
     Other runtimes than ONNX Runtime come with "pip install 'edgetune[peers]'"; of several sides, one
     that is missing or cannot take the model is left out, with its reason.
     """
     from edgetune.benchmarking.rounds import benchmark as stage
     from edgetune.config import load_settings
 
-    settings = load_settings({"device": device, "threads": threads}).settings
+    settings = load_settings({"device": device, "threads": threads, "cluster": cluster}).settings
     names = against or ["onnxruntime"]
     alone = names == ["none"]
     result = stage(
@@ -76,7 +79,11 @@ def benchmark(
         rounds=rounds,
         runs=runs,
         progress=lambda done, total: out.detail(f"round {done} of {total}"),
+        cluster=settings.cluster,
+        fix_clocks=fix_clocks,
     )
+    for note in result.notes:
+        out.note(f"note: {note}")
     for name, reason in result.refused.items():
         out.note(f"note: {name} did not run: {reason}")
     if not alone and not result.others and not result.refused:
@@ -101,9 +108,11 @@ def _print(console: Console, result: BenchmarkResult) -> None:
         markup=False,
     )
     columns = ("median ms", "p90", "p99", "min", "round medians", "peak memory", "load s", "error")
-    table = Table("", *columns, box=None)
-    for side in (result.edgetune, *result.others.values()):
-        table.add_row(side.version, *_cells(side))
+    sides = (result.edgetune, *result.others.values())
+    told = any(side.energy_mj is not None for side in sides)
+    table = Table("", *columns, *(["mJ a run", "W"] if told else []), box=None)
+    for side in sides:
+        table.add_row(side.version, *_cells(side), *(_energy_cells(side) if told else ()))
     console.print(table)
     if len(result.others) > 1:
         speedups = ", ".join(f"{name} {value:.2f}" for name, value in result.speedups.items())
@@ -111,6 +120,12 @@ def _print(console: Console, result: BenchmarkResult) -> None:
     elif result.speedup is not None:
         low, high = min(result.round_speedups), max(result.round_speedups)
         console.print(f"speedup {result.speedup:.2f} (by round {low:.2f} to {high:.2f})")
+
+
+def _energy_cells(side: SideResult) -> tuple[str, ...]:
+    if side.energy_mj is None or side.power_w is None:
+        return "-", "-"
+    return f"{side.energy_mj:.2f}", f"{side.power_w:.2f}"
 
 
 def _cells(side: SideResult) -> tuple[str, ...]:

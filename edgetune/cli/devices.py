@@ -149,7 +149,7 @@ def doctor(
 
 
 def _fields(found: Probe) -> dict[str, Any]:
-    clusters = [{"part": part, "max_khz": khz, "cpus": number} for part, khz, number in found.clusters]
+    clusters = [{**kind.model_dump(), "cpus": len(kind.cpus), "numbers": kind.cpus} for kind in found.kinds]
     return {**found.model_dump(mode="json"), "clusters": clusters, "governors": list(found.governors)}
 
 
@@ -159,20 +159,22 @@ def _print(console: Console, found: Probe) -> None:
 
     rows = {
         "model": found.model,
-        "system": f"{found.system}, {found.libc or 'no glibc'}",
-        "architecture": found.arch,
+        "system": f"{found.system}, {found.libc or 'unknown C library'}",
+        "architecture": f"{found.arch} {found.isa_level and f'({found.isa_level})'}".strip(),
         "features": " ".join(found.features),
         "cores": f"{found.cores}, on {len(found.cpus)} CPUs",
         "clusters": ", ".join(
-            f"{n} x {part or 'CPU'} {_clock(khz)}".strip() for part, khz, n in found.clusters
+            f"{len(kind.cpus)} x {kind.part or 'CPU'} {_clock(kind.max_khz)}".strip() for kind in found.kinds
         ),
         "caches": " / ".join(_size(size) for size in (found.l1d_bytes, found.l2_bytes, found.l3_bytes)),
         "memory": f"{_size(found.memory_bytes)}, pages of {_size(found.page_bytes)}",
         "governor": ", ".join(found.governors) or "not told",
         "temperature": ", ".join(f"{name} {c:.0f} °C" for name, c in found.temperatures_c.items())
         or "not told",
-        "throttled": found.throttled or "not told",
-        "gpu": found.gpu or "none",
+        "throttled": "; ".join(found.state.throttled) or found.throttled or "not now, or not told",
+        "power sensors": ", ".join(found.state.power_sensors) or "none",
+        **({"power mode": found.state.power_mode} if found.state.power_mode else {}),
+        "gpu": found.gpu or found.other_gpu or "none",
     }
     table = Table("", "", box=None, show_header=False)
     for key, value in rows.items():

@@ -78,6 +78,23 @@ DevicesOption = Annotated[
         "The device to use, or several of one kind at once: board1,board2.  [default: local]",
     ),
 ]
+ClusterOption = Annotated[
+    str | None,
+    option(
+        "--cluster",
+        "CPUS",
+        "The device's CPUs to run on: 'fastest', 'big' (all but the slowest kind), 'little', 'all', or a list "
+        "as 4-7.  [default: any]",
+    ),
+]
+FixClocksOption = Annotated[
+    bool,
+    typer.Option(
+        "--fix-clocks",
+        help="Let the device's CPUs run with the 'performance' governor meanwhile, where its user may say so; "
+        "it is put back whatever happens.",
+    ),
+]
 LogsOption = Annotated[
     str | None,
     option(

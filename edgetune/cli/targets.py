@@ -72,6 +72,7 @@ def detect(
         str | None,
         option("--device -d", "NAME", "Describe this device's CPU.  [default: this machine's]"),
     ] = None,
+    cluster: options.ClusterOption = None,
 ) -> None:
     """Describe this machine's CPU, or that of a device, as a target file.
 
@@ -80,7 +81,8 @@ def detect(
     """
     from edgetune.targets import detect_local, write_target
 
-    target = detect_local(threads) if device in (None, "local") else _detect_on(str(device), threads)
+    here = device in (None, "local") and cluster is None
+    target = detect_local(threads) if here else _detect_on(device, threads, cluster)
     if out_file is None:
         out.result(_fields(target), _text(target))
         return
@@ -89,11 +91,15 @@ def detect(
     out.result(_fields(target) | {"file": str(out_file)}, written)
 
 
-def _detect_on(device: str, threads: int | None) -> Target:
+def _detect_on(device: str | None, threads: int | None, cluster: str | None) -> Target:
+    from edgetune.devices.clusters import choose_cpus
     from edgetune.devices.inventory import open_device
     from edgetune.devices.manage import device_target
 
-    return device_target(device, open_device(device, threads=1).probe(), threads)
+    found = open_device(device, threads=1).probe()
+    if cluster is not None:
+        found = found.only(choose_cpus(found, cluster))
+    return device_target(device or "local", found, threads)
 
 
 def _fields(target: Target) -> dict[str, Any]:

@@ -50,6 +50,15 @@ def tune(
     save_rest: options.SaveRestOption = None,
     logs: options.LogsOption = None,
     threads: options.ThreadsOption = None,
+    search_threads: Annotated[
+        bool,
+        typer.Option(
+            "--search-threads",
+            help="Time the untuned model on 1, 2, 4... threads first, and tune for the fastest number.",
+        ),
+    ] = False,
+    cluster: options.ClusterOption = None,
+    fix_clocks: options.FixClocksOption = False,
     seed: Annotated[int | None, option("--seed", "N", "Seed of every random choice.")] = None,
     rtol: options.RtolOption = None,
     atol: options.AtolOption = None,
@@ -74,7 +83,7 @@ def tune(
     from edgetune.config import load_settings
 
     given = {"target": target, "device": device, "trials": trials, "time": time, "logs": logs}
-    settings = load_settings({**given, "threads": threads, "out": out}).settings
+    settings = load_settings({**given, "threads": threads, "cluster": cluster, "out": out}).settings
     with TuningProgress(out_) as progress:
         result = stage(
             model,
@@ -96,6 +105,9 @@ def tune(
             save_rest=save_rest,
             standalone=standalone,
             weights=weights,
+            cluster=settings.cluster,
+            fix_clocks=fix_clocks,
+            search_threads=search_threads,
             watcher=progress,
         )
     rows = ROWS if out_.verbosity < VERBOSE else len(result.tasks)

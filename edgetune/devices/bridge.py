@@ -44,7 +44,7 @@ class Plan(BaseModel):
     Attributes:
         address, secrets: how to reach the device.
         command: the shell words that start the runner there. home: edgetune's folder there.
-        threads: how many threads kernels run on.
+        threads: how many threads kernels run on. cpus: on which CPUs; any, where none are named.
         tracker: host and port. key: under which clients ask for the device.
     """
 
@@ -53,6 +53,7 @@ class Plan(BaseModel):
     command: str
     home: str
     threads: int
+    cpus: tuple[int, ...] = ()
     tracker: tuple[str, int]
     key: str
 
@@ -121,6 +122,7 @@ class Bridge(_Runner):
         plan = self._plan
         stream = self._link.stream(
             f"exec {plan.command} serve --threads {plan.threads} --home {shlex.quote(plan.home)} "
+            f"{f'--cpus {numbers} ' if (numbers := ','.join(map(str, plan.cpus))) else ''}"
             f"--owner {self._owner} --wait {BUSY_WAIT_S:g} --limit {float(limit):g}"
         )
         line = self._line(stream)

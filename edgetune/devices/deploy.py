@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import shlex
 
+from edgetune.devices.fitting import check_runner_file
 from edgetune.devices.link import Link
 from edgetune.devices.native import RunnerFolder, assemble, missing_libc
 from edgetune.devices.probe import Probe
@@ -31,6 +32,8 @@ def deploy(link: Link, probe: Probe) -> str:
     place = f"{home}/runner-{folder.digest}"
     command = folder.command(place)
     if link.run(f"test -d {shlex.quote(place)}").code != 0:
+        for name, path in folder.files().items():
+            check_runner_file(name, path.read_bytes(), link.address, probe, bool(folder.loader))
         _push(link, folder, home, place)
     done = link.run(f"{command} version", timeout_s=60)
     if done.code != 0 or done.text != PROTOCOL:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from edgetune.devices.address import Ask
+from edgetune.devices.clusters import choose_cpus
 from edgetune.devices.local import local_device
 from edgetune.devices.registry import find
 from edgetune.devices.remote import remote_device
@@ -13,8 +14,10 @@ from edgetune.devices.transport import Device
 LOCAL = "local"
 
 
-def open_device(name: str | None, threads: int) -> Device:
+def open_device(name: str | None, threads: int, cpus: tuple[int, ...] = ()) -> Device:
     """Return a device by name, None for this machine, that runs kernels on ``threads`` threads.
+
+    They run on ``cpus`` alone where some are named.
 
     Nothing is started before ``with device.up()``.
 
@@ -22,8 +25,18 @@ def open_device(name: str | None, threads: int) -> Device:
         DeviceError: there is no such device; the message names those that are.
     """
     if name in (None, LOCAL):
-        return local_device(threads)
-    return remote_device(str(name), find(str(name)).address, threads, ask_user())
+        return local_device(threads, cpus)
+    return remote_device(str(name), find(str(name)).address, threads, ask_user(), cpus)
+
+
+def cpus_of(name: str | None, cluster: str | None) -> tuple[int, ...]:
+    """Return the CPUs of a device that a cluster means; none, for any, where it is None.
+
+    Raises:
+        DeviceError: the device cannot be reached.
+        UsageError: it has no such cluster.
+    """
+    return () if cluster is None else choose_cpus(open_device(name, threads=1).probe(), cluster)
 
 
 def ask_user() -> Ask | None:

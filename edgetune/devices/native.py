@@ -29,14 +29,14 @@ from edgetune.tvm_runtime import libraries as tvm_libraries
 RUNNER = "runner"
 WITHOUT_TVM = ("arm", "riscv64")
 """Architectures of devices that TVM has no wheel for: sessions there know kernels and standalone libraries only."""
-_LOADERS = {
+LOADERS = {
     "x86_64": "ld-linux-x86-64.so.2",
     "aarch64": "ld-linux-aarch64.so.1",
     "arm": "ld-linux-armhf.so.3",
     "riscv64": "ld-linux-riscv64-lp64d.so.1",
 }
 _LIBC_ONLY = ("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "libgcc_s.so.1")
-_LIBC = (*_LIBC_ONLY, "libstdc++.so.6")
+C_LIBRARY = (*_LIBC_ONLY, "libstdc++.so.6")
 _OWN_RPC = ("-DEDGETUNE_OWN_RPC", "-D_FILE_OFFSET_BITS=64", "-rdynamic")
 _STANDALONE = Path(__file__).parents[1] / "standalone" / "c"
 _DEBIAN = {"x86_64": "amd64", "aarch64": "arm64", "arm": "armhf", "riscv64": "riscv64"}
@@ -81,9 +81,9 @@ def assemble(arch: str, own_libc: bool | None = None) -> RunnerFolder:
         DeviceError: there are no wheels for the architecture, or pip cannot fetch them.
         ToolchainError: no compiler works, or a C library is wanted and this machine has none for it.
     """
-    if arch not in _LOADERS:
+    if arch not in LOADERS:
         raise DeviceError(
-            f"There is no native runner for {arch}: edgetune makes code for {', '.join(_LOADERS)} only. Use a device "
+            f"There is no native runner for {arch}: edgetune makes code for {', '.join(LOADERS)} only. Use a device "
             "of one of these."
         )
     libc = {} if own_libc is False else find_libc(arch)
@@ -102,7 +102,7 @@ def assemble(arch: str, own_libc: bool | None = None) -> RunnerFolder:
             compile_runner(sources, made / RUNNER, arch)
             for path in made.iterdir():
                 path.chmod(0o755)
-    return RunnerFolder(folder, digest, _LOADERS[arch] if libc else "")
+    return RunnerFolder(folder, digest, LOADERS[arch] if libc else "")
 
 
 def missing_libc(arch: str) -> str:
@@ -121,7 +121,7 @@ def find_libc(arch: str) -> dict[str, Path]:
     For this machine's own, its loader says where they are; for others Debian's cross packages and multiarch
     folders are looked at.
     """
-    names = (_LOADERS[arch], *(_LIBC_ONLY if arch in WITHOUT_TVM else _LIBC))
+    names = (LOADERS[arch], *(_LIBC_ONLY if arch in WITHOUT_TVM else C_LIBRARY))
     if arch == architecture():
         found = _own_libc(arch)
     else:
@@ -180,10 +180,10 @@ def compile_runner(sources: Sequence[Path], output: Path, arch: str) -> None:
 
 def _own_libc(arch: str) -> dict[str, Path]:
     """Ask this machine's loader which libraries TVM's runtime would get."""
-    loader = next((p for p in (Path("/lib64"), Path("/lib")) if (p / _LOADERS[arch]).exists()), None)
+    loader = next((p for p in (Path("/lib64"), Path("/lib")) if (p / LOADERS[arch]).exists()), None)
     if loader is None:
         return {}
-    path = loader / _LOADERS[arch]
+    path = loader / LOADERS[arch]
     library = package_libraries("apache-tvm") / RUNTIME
     done = subprocess.run(
         [str(path), "--list", str(library)],
@@ -193,11 +193,11 @@ def _own_libc(arch: str) -> dict[str, Path]:
     found = {
         name: Path(where)
         for name, where in re.findall(r"^\s*(\S+) => (/\S+)", done.stdout, re.M)
-        if name in _LIBC
+        if name in C_LIBRARY
     }
     found[path.name] = path.resolve()
     # What newer glibcs have inside libc.so.6 is an empty file beside it, which nobody may ask for.
-    for name in _LIBC:
+    for name in C_LIBRARY:
         if name not in found and "libc.so.6" in found and (found["libc.so.6"].parent / name).is_file():
             found[name] = found["libc.so.6"].parent / name
     return found

@@ -1,57 +1,40 @@
 """What a device says about itself: read with nothing but a shell, and checked against contradictions.
 
-Sources: ``proc(5)``; Linux ``Documentation/ABI/testing/sysfs-devices-system-cpu``,
-``Documentation/driver-api/thermal/sysfs-api.rst``; ``getauxval(3)``; Raspberry Pi's documentation of
-``vcgencmd get_throttled``.
+Sources: ``proc(5)``; Linux ``Documentation/ABI/testing/sysfs-devices-system-cpu``; ``getauxval(3)``; ``elf(5)``;
+NVIDIA's table of compute capabilities; those of ``sensors.py``.
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
 
 from pydantic import BaseModel, ConfigDict
 
-from edgetune.cpu import ARCHITECTURES, architecture, features_from_auxv, features_from_cpuinfo
+from edgetune.cpu import (
+    ARCHITECTURES,
+    architecture,
+    features_from_auxv,
+    features_from_cpuinfo,
+    isa_level,
+)
 from edgetune.devices.link import Link
+from edgetune.devices.questions import QUESTIONS
+from edgetune.devices.sensors import TIMEOUT_S, State, sections_of, state_of, state_script
 from edgetune.errors import DeviceError
+from edgetune.targets import DeviceFacts
 from edgetune.targets.remote import CpuFacts
 
-# No command in it is needed: what is missing leaves its section empty.
-_SCRIPT = r"""
-exec 2>/dev/null
-section() { printf '\n==%s==\n' "$1"; }
-section system; uname -s; uname -m; uname -r
-section cpuinfo; cat /proc/cpuinfo
-section auxv; od -An -v -tx1 /proc/self/auxv
-section memory; head -n 3 /proc/meminfo
-section allowed; cat /proc/self/status | grep Cpus_allowed_list
-section libc; getconf GNU_LIBC_VERSION || ldd --version 2>&1 | head -n 1
-section cpus
-for cpu in /sys/devices/system/cpu/cpu[0-9]*; do
-  printf '%s' "${cpu##*/cpu}"
-  for file in cpufreq/cpuinfo_max_freq cpufreq/scaling_governor regs/identification/midr_el1 \
-      topology/thread_siblings_list; do
-    value=; read -r value < "$cpu/$file"; printf '|%s' "$value"
-  done
-  printf '|'
-  for cache in "$cpu"/cache/index*; do
-    read -r level < "$cache/level" && read -r type < "$cache/type" && read -r size < "$cache/size" &&
-      printf ' %s:%s:%s' "$level" "$type" "$size"
-  done
-  printf '\n'
-done
-section thermal
-for zone in /sys/class/thermal/thermal_zone*; do
-  read -r type < "$zone/type" && read -r temp < "$zone/temp" && printf '%s|%s\n' "$type" "$temp"
-done
-section throttled; vcgencmd get_throttled
-section board; tr -d '\000' < /proc/device-tree/model
-section android; getprop ro.product.model; getprop ro.build.version.sdk
-section gpu; nvidia-smi --query-gpu=name,compute_cap --format=csv,noheader; ls -d /dev/nvhost-gpu
-section end
-"""
 _AT_PAGESZ = 6
+# Jetson's systems on a chip, by the name in their device trees: older ones have no nvidia-smi.
+_TEGRA = {
+    "tegra210": "sm_53",
+    "tegra186": "sm_62",
+    "tegra194": "sm_72",
+    "tegra234": "sm_87",
+    "tegra264": "sm_110",
+}
 
 
 class Cpu(BaseModel):
@@ -64,6 +47,19 @@ class Cpu(BaseModel):
     max_khz: int = 0
     governor: str = ""
     siblings: str = ""
+    capacity: int = 0
+    caches: dict[int, int] = {}
+
+
+class Cluster(BaseModel):
+    """CPUs of one kind: their model number, highest clock, how fast they are (1024 is the fastest; 0: not told)."""
+
+    model_config = ConfigDict(frozen=True)
+
+    part: str
+    max_khz: int
+    capacity: int
+    cpus: tuple[int, ...]
 
 
 class Probe(BaseModel):
@@ -76,9 +72,11 @@ class Probe(BaseModel):
         features: under LLVM's names. parts: the CPUs' model numbers, as ``0x41:0xd0b`` on ARM.
         l1d_bytes, l2_bytes, l3_bytes: caches of the first CPU; 0 where unknown.
         page_bytes: size of a memory page; 0 where unknown. memory_bytes: all of it.
-        libc: ``glibc 2.36``, or empty where it is another one.
-        temperatures_c: by sensor. throttled: what the firmware says of it, where it says anything.
-        gpu: name and compute capability, where there is one.
+        libc: ``glibc 2.36``, ``musl 1.2.5``, ``bionic``, or empty where it is another one.
+        isa_level: what the features amount to, as ``x86-64-v3``, ``armv8.2-a``; empty where unknown.
+        temperatures_c: by sensor. throttled: what a Raspberry Pi's firmware says of it, where it says anything.
+        state: clocks, throttling and power at this moment.
+        gpu: name and compute capability of NVIDIA's, where there is one. other_gpu: name of another maker's.
         emulated: its witnesses contradict each other: timings say nothing about a real device.
         notes: what to know.
     """
@@ -98,31 +96,66 @@ class Probe(BaseModel):
     page_bytes: int
     memory_bytes: int
     libc: str
+    isa_level: str = ""
     temperatures_c: dict[str, float]
     throttled: str
+    state: State = State()
     gpu: str
+    other_gpu: str = ""
     emulated: bool
     notes: tuple[str, ...]
 
     @property
     def clusters(self) -> tuple[tuple[str, int, int], ...]:
         """Part, highest frequency in kHz and number of CPUs of each kind of core, the fastest first."""
-        counted = Counter((cpu.part, cpu.max_khz) for cpu in self.cpus)
-        return tuple((part, khz, n) for (part, khz), n in sorted(counted.items(), key=lambda i: -i[0][1]))
+        return tuple((kind.part, kind.max_khz, len(kind.cpus)) for kind in self.kinds)
+
+    @property
+    def kinds(self) -> tuple[Cluster, ...]:
+        """The kinds of cores, the fastest first: by clock, where that is equal or not told by capacity."""
+        found: dict[tuple[int, int, str], list[int]] = {}
+        for cpu in self.cpus:
+            found.setdefault((cpu.max_khz, cpu.capacity, cpu.part), []).append(cpu.number)
+        ordered = sorted(found.items(), key=lambda item: (-item[0][0], -item[0][1], item[1]))
+        return tuple(
+            Cluster(part=part, max_khz=khz, capacity=capacity, cpus=tuple(numbers))
+            for (khz, capacity, part), numbers in ordered
+        )
+
+    @property
+    def gpu_arch(self) -> str:
+        """``sm_`` and the compute capability of its NVIDIA GPU; empty without one."""
+        match = re.search(r"\bsm_\d+\b", self.gpu)
+        return match[0] if match else ""
 
     @property
     def governors(self) -> tuple[str, ...]:
         """The frequency governors in use."""
         return tuple(sorted({cpu.governor for cpu in self.cpus if cpu.governor}))
 
+    def only(self, numbers: Collection[int]) -> Probe:
+        """Return the same device with these CPUs alone."""
+        cpus = tuple(cpu for cpu in self.cpus if cpu.number in numbers)
+        virtual = self.cores == len(self.cpus)
+        caches = _fastest(cpus).caches
+        return self.model_copy(
+            update={
+                "cpus": cpus,
+                "cores": len(cpus) if virtual else len({cpu.siblings or str(cpu.number) for cpu in cpus}),
+                "l1d_bytes": caches.get(1, 0),
+                "l2_bytes": caches.get(2, 0),
+                "l3_bytes": caches.get(3, 0),
+            }
+        )
+
     def facts(self) -> CpuFacts:
-        """What a target can be made of."""
-        fastest = self.clusters[0][0] if self.clusters else ""
-        part = fastest or (self.parts[0] if self.parts else "")
+        """What a target can be made of: the fastest kind of cores gives its name and its caches."""
+        kinds = self.kinds
+        part = kinds[0].part if kinds else ""
         return CpuFacts(
             arch=self.arch,
             model=self.model,
-            part=part,
+            part=part or (self.parts[0] if self.parts else ""),
             features=frozenset(self.features),
             cores=self.cores,
             l1d_bytes=self.l1d_bytes,
@@ -130,11 +163,37 @@ class Probe(BaseModel):
             l3_bytes=self.l3_bytes,
             page_bytes=self.page_bytes,
             notes=self.notes,
+            device=self.device_facts(),
+        )
+
+    def device_facts(self) -> DeviceFacts:
+        """What a target file keeps of the machine itself."""
+        return DeviceFacts(
+            system=self.system,
+            features=self.features,
+            isa_level=self.isa_level,
+            clusters=tuple(
+                f"{len(kind.cpus)} x {kind.part or 'CPU'}, {kind.max_khz / 1e3:.0f} MHz, "
+                f"CPUs {','.join(map(str, kind.cpus))}"
+                for kind in self.kinds
+            ),
+            page_bytes=self.page_bytes,
+            memory_bytes=self.memory_bytes,
+            libc=self.libc,
+            gpu=self.gpu or self.other_gpu,
+            governors=self.governors,
+            temperature_sources=tuple(self.temperatures_c),
+            power_sources=self.state.power_sensors,
         )
 
     def summary(self) -> str:
         """One line for people."""
-        parts = [self.model or "unknown CPU", self.arch, f"{self.cores} cores", self.libc or "no glibc"]
+        parts = [
+            self.model or "unknown CPU",
+            self.arch,
+            f"{self.cores} cores",
+            self.libc or "unknown C library",
+        ]
         return ", ".join([*parts, *(["emulated"] if self.emulated else [])])
 
 
@@ -144,7 +203,7 @@ def probe(link: Link) -> Probe:
     Raises:
         DeviceError: the connection broke, or its shell does not run the questions.
     """
-    done = link.run(_SCRIPT, timeout_s=60)
+    done = link.run(QUESTIONS + state_script(), timeout_s=60 + TIMEOUT_S)
     sections = parse_sections(done.stdout.decode("utf-8", "replace"))
     if "end" not in sections:
         raise DeviceError(
@@ -156,30 +215,33 @@ def probe(link: Link) -> Probe:
 
 def parse_sections(text: str) -> dict[str, str]:
     """Split what the questions printed, by section."""
-    pieces = re.split(r"^==(\w+)==$", text, flags=re.M)
-    return {name: body.strip() for name, body in zip(pieces[1::2], pieces[2::2], strict=True)}
+    return sections_of(text)
 
 
-def describe(sections: dict[str, str]) -> Probe:
+def describe(sections: Mapping[str, str]) -> Probe:
     """Turn the answers into a :class:`Probe`."""
-    kernel, machine, release = (sections["system"].splitlines() + ["", "", ""])[:3]
+    told = defaultdict(str, sections)
+    kernel, machine, release = (told["system"].splitlines() + ["", "", ""])[:3]
     arch = architecture(machine) if machine else "unknown"
-    cpuinfo = sections["cpuinfo"]
-    auxv = bytes.fromhex("".join(sections["auxv"].split()))
+    cpuinfo = told["cpuinfo"]
+    auxv = bytes.fromhex("".join(told["auxv"].split()))
+    narrow = bytes.fromhex("".join(told["class"].split()))[4:5] == b"\1"
     features = features_from_cpuinfo(cpuinfo, arch) or features_from_auxv(auxv, arch)
     emulated, notes = _contradictions(arch, cpuinfo)
     parts = _parts(arch, cpuinfo) if not emulated else {}
-    allowed = _cpu_list(sections["allowed"].rpartition(":")[2])
-    cpus, caches = _cpus(sections["cpus"], parts, allowed)
+    allowed = cpu_list(told["allowed"].rpartition(":")[2])
+    cpus = _cpus(told["cpus"], parts, allowed)
+    caches = _fastest(cpus).caches
     virtual = bool(re.search(r"^flags\s*:.*\bhypervisor\b", cpuinfo, re.M))
-    if not features:
-        notes += ("the kernel does not tell the CPU's features: only what every CPU of its kind has is used",)
-    if arch not in ARCHITECTURES:
-        notes += (f"edgetune does not know the architecture {arch}",)
+    state = state_of(told, tuple(cpu.number for cpu in cpus))
+    if narrow and arch in ("aarch64", "x86_64"):
+        notes += (
+            f"its programs are 32-bit ones on a 64-bit kernel: code for {arch} runs, but in no app of theirs",
+        )
     return Probe(
         arch=arch,
         system=f"{kernel} {release}".strip(),
-        model=_model(sections, cpuinfo) if not emulated else "emulated CPU",
+        model=_model(told, cpuinfo) if not emulated else "emulated CPU",
         cpus=cpus,
         cores=max(1, len(cpus) if virtual else len({cpu.siblings or str(cpu.number) for cpu in cpus})),
         features=tuple(sorted(features)),
@@ -187,15 +249,32 @@ def describe(sections: dict[str, str]) -> Probe:
         l1d_bytes=caches.get(1, 0),
         l2_bytes=caches.get(2, 0),
         l3_bytes=caches.get(3, 0),
-        page_bytes=_auxiliary(auxv, _AT_PAGESZ, arch),
-        memory_bytes=_memory(sections["memory"]),
-        libc=_libc(sections["libc"]),
-        temperatures_c=_temperatures(sections["thermal"]),
-        throttled=sections["throttled"].rpartition("=")[2],
-        gpu=_gpu(sections["gpu"]),
+        page_bytes=_auxiliary(auxv, _AT_PAGESZ, 4 if narrow or arch == "arm" else 8),
+        memory_bytes=_memory(told["memory"]),
+        libc=_libc(told["libc"]),
+        isa_level=isa_level(arch, features),
+        temperatures_c=state.temperatures_c,
+        throttled=told["throttled"].rpartition("=")[2].removesuffix("0x"),
+        state=state,
+        gpu=_gpu(told["gpu"], told["tree"]),
+        other_gpu=next(iter(told["othergpu"].splitlines()), ""),
         emulated=emulated,
-        notes=notes,
+        notes=(*notes, *_unknown(arch, features)),
     )
+
+
+def _fastest(cpus: Iterable[Cpu]) -> Cpu:
+    """The fastest CPU, the first of equals. Of phones, the first CPU is a small one."""
+    return max(cpus, key=lambda cpu: (cpu.max_khz, cpu.capacity, -cpu.number))
+
+
+def _unknown(arch: str, features: frozenset[str]) -> tuple[str, ...]:
+    notes: tuple[str, ...] = ()
+    if not features:
+        notes += ("the kernel does not tell the CPU's features: only what every CPU of its kind has is used",)
+    if arch not in ARCHITECTURES:
+        notes += (f"edgetune does not know the architecture {arch}",)
+    return notes
 
 
 def _contradictions(arch: str, cpuinfo: str) -> tuple[bool, tuple[str, ...]]:
@@ -230,11 +309,11 @@ def _parts(arch: str, cpuinfo: str) -> dict[int, str]:
     return found
 
 
-def _cpus(text: str, parts: dict[int, str], allowed: set[int]) -> tuple[tuple[Cpu, ...], dict[int, int]]:
-    """The usable CPUs, and the caches of the first of them by level."""
-    found, caches = [], {}
+def _cpus(text: str, parts: dict[int, str], allowed: set[int]) -> tuple[Cpu, ...]:
+    """The usable CPUs."""
+    found = []
     for line in text.splitlines():
-        number, khz, governor, _, siblings, cached = (line.split("|") + [""] * 6)[:6]
+        number, khz, governor, capacity, siblings, cached = (line.split("|") + [""] * 6)[:6]
         if not number.isdigit() or (allowed and int(number) not in allowed):
             continue
         cpu = int(number)
@@ -245,14 +324,14 @@ def _cpus(text: str, parts: dict[int, str], allowed: set[int]) -> tuple[tuple[Cp
                 max_khz=int(khz) if khz.isdigit() else 0,
                 governor=governor,
                 siblings=siblings,
+                capacity=int(capacity) if capacity.isdigit() else 0,
+                caches=_caches(cached),
             )
         )
-        caches[cpu] = _caches(cached)
     if not found:  # a device without sysfs
         numbers = sorted(allowed or parts or {0})
         found = [Cpu(number=number, part=parts.get(number, "")) for number in numbers]
-    found.sort(key=lambda cpu: cpu.number)
-    return tuple(found), caches.get(found[0].number, {})
+    return tuple(sorted(found, key=lambda cpu: cpu.number))
 
 
 def _caches(text: str) -> dict[int, int]:
@@ -263,7 +342,7 @@ def _caches(text: str) -> dict[int, int]:
     return sizes
 
 
-def _cpu_list(text: str) -> set[int]:
+def cpu_list(text: str) -> set[int]:
     """Read ``0-3,6``."""
     numbers: set[int] = set()
     for first, last in re.findall(r"(\d+)(?:-(\d+))?", text):
@@ -271,8 +350,8 @@ def _cpu_list(text: str) -> set[int]:
     return numbers
 
 
-def _auxiliary(auxv: bytes, key: int, arch: str) -> int:
-    size = 4 if arch == "arm" else 8
+def _auxiliary(auxv: bytes, key: int, size: int) -> int:
+    """An entry of the auxiliary vector, whose words have ``size`` bytes."""
     words = [int.from_bytes(auxv[i : i + size], "little") for i in range(0, len(auxv) - size + 1, size)]
     return dict(zip(words[::2], words[1::2], strict=False)).get(key, 0)
 
@@ -283,24 +362,24 @@ def _memory(text: str) -> int:
 
 
 def _libc(text: str) -> str:
-    match = re.search(r"(?i)\b(?:glibc|gnu libc)\b.*?(\d+\.\d+)", text)
-    return f"glibc {match[1]}" if match else ""
+    if match := re.search(r"(?i)\b(?:glibc|gnu libc)\b.*?(\d+\.\d+)", text):
+        return f"glibc {match[1]}"
+    if match := re.search(r"musl libc.*?Version (\d+[.\d]*)", text, re.S):
+        return f"musl {match[1]}"
+    return "bionic" if "/system/lib" in text else ""
 
 
-def _temperatures(text: str) -> dict[str, float]:
-    pairs = re.findall(r"^(.+)\|(-?\d+)$", text, re.M)
-    # Kernels give thousandths of a degree, a few drivers whole ones.
-    return {name: int(value) / 1000 if abs(int(value)) > 1000 else float(value) for name, value in pairs}
+def _gpu(smi: str, tree: str) -> str:
+    """NVIDIA's GPU, from what nvidia-smi says, else from the name of the system on a chip."""
+    lines = [line.strip() for line in smi.splitlines() if "," in line]
+    name, _, capability = lines[0].rpartition(", ") if lines else ("", "", "")
+    if re.fullmatch(r"\d+\.\d", capability):
+        return f"{name} sm_{capability.replace('.', '')}"
+    chip = next((part for part in re.findall(r"^nvidia,(tegra\d+)$", tree, re.M) if part in _TEGRA), "")
+    return f"{name or chip.capitalize()} {_TEGRA[chip]}" if chip else name
 
 
-def _gpu(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return (
-        lines[0].replace(", ", " sm_").replace(".", "") if lines and "," in lines[0] else " ".join(lines[:1])
-    )
-
-
-def _model(sections: dict[str, str], cpuinfo: str) -> str:
+def _model(sections: Mapping[str, str], cpuinfo: str) -> str:
     phone = sections["android"].splitlines()
     match = re.search(r"^(?:model name|Hardware)\s*:\s*(.+)$", cpuinfo, re.M)
     return sections["board"] or (phone[0] if phone else "") or (match[1].strip() if match else "")

@@ -27,17 +27,35 @@ def connect(address: Address, ask: Ask | None = None) -> Link:
     return open_link(address, _known_secrets.setdefault(str(address), Secrets()), ask)
 
 
-def remote_device(name: str, address: Address, threads: int, ask: Ask | None = None) -> Device:
-    """Return a device that is reached over a link, with kernels on ``threads`` threads."""
-    transport = RemoteTransport(name, address, threads, ask)
-    return Device(name, transport, shares_host=False, threads=threads, prober=transport.probe)
+def remote_device(
+    name: str, address: Address, threads: int, ask: Ask | None = None, cpus: tuple[int, ...] = ()
+) -> Device:
+    """Return a device that is reached over a link; its kernels run on ``threads`` threads, on ``cpus`` if any."""
+    transport = RemoteTransport(name, address, threads, ask, cpus)
+    return Device(
+        name,
+        transport,
+        shares_host=False,
+        threads=threads,
+        prober=transport.probe,
+        linker=lambda: connect(address, ask),
+        cpus=cpus,
+    )
 
 
 class RemoteTransport(TrackedTransport):
     """Puts the runner onto the device, and starts a bridge to it here; see ``bridge.py``."""
 
-    def __init__(self, name: str, address: Address, threads: int, ask: Ask | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        address: Address,
+        threads: int,
+        ask: Ask | None = None,
+        cpus: tuple[int, ...] = (),
+    ) -> None:
         super().__init__(name, threads)
+        self.cpus = cpus
         self.address = address
         self._ask = ask
         self._probe: Probe | None = None
@@ -69,6 +87,7 @@ class RemoteTransport(TrackedTransport):
             command=self._start_command,
             home=self._home,
             threads=self.threads,
+            cpus=self.cpus,
             tracker=(tracker, port),
             key=self.key,
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping
 
+from edgetune.devices.sensors import State
 from edgetune.errors import DeviceError
 from edgetune.records import Candidate, Failure, Record, Timing
 
@@ -20,12 +21,17 @@ class ReplayDevice:
         records: the recordings; of several records for one candidate the last counts.
         name: as which device it appears in the logs.
         pulses: seconds of the reference kernel, one for each time it is run; the last one goes on.
+        states: what its sensors tell, one for each time they are asked; the last one goes on.
     """
 
     shares_host = False
 
     def __init__(
-        self, records: Iterable[Record], name: str = "replay", pulses: Iterable[float] = (1e-4,)
+        self,
+        records: Iterable[Record],
+        name: str = "replay",
+        pulses: Iterable[float] = (1e-4,),
+        states: Iterable[State] = (),
     ) -> None:
         self.name = name
         self._outcomes: dict[tuple[str, str], Timing | Failure] = {}
@@ -36,6 +42,9 @@ class ReplayDevice:
             self._outcomes[record.workload, record.trace] = record.outcome
         self._pulses = itertools.chain(pulses)
         self._pulse = 1e-4
+        self._states = itertools.chain(states)
+        self._state = State()
+        self._waited_s = 0.0
         self.measured: list[Candidate] = []
         """Every candidate that was asked for, in order: what tests look at."""
 
@@ -70,3 +79,16 @@ class ReplayDevice:
         """Return the next seconds of the reference kernel."""
         self._pulse = next(self._pulses, self._pulse)
         return self._pulse
+
+    def state(self) -> State:
+        """Return what its sensors tell next."""
+        self._state = next(self._states, self._state)
+        return self._state
+
+    def wait(self, seconds: float) -> None:
+        """Let simulated time pass."""
+        self._waited_s += seconds
+
+    def clock(self) -> float:
+        """Return the simulated seconds that have passed."""
+        return self._waited_s

@@ -18,7 +18,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from edgetune.devices.fitting import check_library
 from edgetune.devices.transport import Device, Endpoint
+from edgetune.elf import MAGIC
 from edgetune.errors import DeviceError, EdgetuneError, last_line
 
 if TYPE_CHECKING:
@@ -56,6 +58,7 @@ class Session:
         self._connection = connection
         self._open = True
         self._timed_out = False
+        self._sent: set[str] = set()
 
     @property
     def is_open(self) -> bool:
@@ -86,8 +89,15 @@ class Session:
             raise SessionTimeoutError(f"{what} took longer than {timeout_s:g} s")
 
     def upload(self, name: str, data: bytes) -> None:
-        """Store a file in the session's folder on the device."""
+        """Store a file in the session's folder on the device.
+
+        Raises:
+            DeviceError: it is a library that the device cannot load.
+        """
+        if data[:4] == MAGIC and not self.device.shares_host:
+            check_library(name, data, self.device.name, self.device.probe(), self._sent)
         self.rpc.upload(bytearray(data), name)
+        self._sent.add(name)
 
     def load(self, name: str) -> tvm.runtime.Module:
         """Load an uploaded library on the device."""

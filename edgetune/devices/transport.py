@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Protocol, Self, runtime_checkable
 from edgetune.errors import DeviceError
 
 if TYPE_CHECKING:
+    from edgetune.devices.link import Link
     from edgetune.devices.probe import Probe
 
 
@@ -87,8 +88,9 @@ class Device:
         transport: how it is reached.
         shares_host: whether it runs on the cores that edgetune itself searches and builds with, so that
             measuring must wait for those to be idle.
-        threads: how many threads kernels run on.
-        prober: asks another machine what it is; None for this one.
+        threads: how many threads kernels run on. cpus: on which CPUs; any, where none are named.
+        prober: asks the machine what it is.
+        linker: opens a connection that runs commands on the machine, this one too.
     """
 
     name: str
@@ -96,15 +98,17 @@ class Device:
     shares_host: bool
     threads: int
     prober: Callable[[], Probe] | None = None
+    linker: Callable[[], Link] | None = None
+    cpus: tuple[int, ...] = ()
 
     def probe(self) -> Probe:
-        """Return what another machine says of itself.
+        """Return what the machine says of itself.
 
         Raises:
-            DeviceError: it cannot be reached, or it is this machine.
+            DeviceError: it cannot be reached, or it is no machine.
         """
         if self.prober is None:
-            raise DeviceError(f"Device '{self.name}' is this machine; see `edgetune targets detect`.")
+            raise DeviceError(f"Device '{self.name}' is not asked what it is. Name a real one.")
         return self.prober()
 
     def up(self) -> AbstractContextManager[Transport]:

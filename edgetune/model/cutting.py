@@ -138,6 +138,33 @@ def rest_part(loaded: SourceModel, freeze: Mapping[str, Any], cut: Sequence[Valu
     return _part(model, outputs, values)
 
 
+@dataclass(frozen=True)
+class Rest:
+    """What comes after the tensors that a model was cut at, and a note for the user."""
+
+    model: ModelProto
+    path: Path
+    note: str
+
+
+def rest_of(
+    loaded: SourceModel,
+    shapes_: Shapes,
+    freeze: Mapping[str, Any],
+    names: Sequence[str],
+    outputs: Sequence[Value],
+    path: Path,
+) -> Rest:
+    """What is left of a model after the tensors ``names``, which its first part gives as ``outputs``.
+
+    Raises:
+        UsageError: see :func:`first_part` and :func:`rest_part`.
+    """
+    rest = rest_part(loaded, freeze, outputs)
+    first = first_part(loaded, shapes_, freeze, names).model.proto
+    return Rest(rest, path, describe_rest(rest, first, path))
+
+
 def describe_rest(rest: ModelProto, first: ModelProto, path: Path) -> str:
     """What a user should know of a rest that was written to ``path``."""
     made = {name for node in first.graph.node for name in node.output}

@@ -44,6 +44,7 @@ class SideSpec:
         inputs: an ``.npz`` file with the inputs by name; names that the model lacks are ignored.
         threads: how many threads to run on.
         input_names, output_names: of the model, in its order, for runtimes that know tensors by position.
+        cpus: to run on; any, where none are named.
     """
 
     name: str
@@ -52,6 +53,7 @@ class SideSpec:
     threads: int
     input_names: tuple[str, ...] = ()
     output_names: tuple[str, ...] = ()
+    cpus: tuple[int, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """For the way to the child process."""

@@ -52,7 +52,7 @@ class SideProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
-            env=side_environment(spec.threads),
+            env=side_environment(spec.threads) | ({"TVM_BIND_THREADS": "0"} if spec.cpus else {}),
         )
         self._lines: queue.Queue[bytes] = queue.Queue()
         self._reader = threading.Thread(target=self._read, daemon=True)

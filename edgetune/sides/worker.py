@@ -56,6 +56,9 @@ class Worker:
 
     def _open(self, **fields: Any) -> dict[str, Any]:
         spec = SideSpec(**fields)
+        if spec.cpus:
+            # Before any thread pool is made: its threads inherit it.
+            os.sched_setaffinity(0, spec.cpus)
         module = side_module(spec.name)
         if hasattr(module, "convert"):
             # Removed when the process ends: a converted model may be mapped into memory while it runs.

@@ -12,10 +12,11 @@ Importing this package imports pydantic, but not TVM.
 """
 
 from edgetune.targets.files import LOCAL, detect_local, list_targets, load_target, to_toml, write_target
-from edgetune.targets.target import Gpu, Target, Toolchain
+from edgetune.targets.target import DeviceFacts, Gpu, Target, Toolchain
 
 __all__ = [
     "LOCAL",
+    "DeviceFacts",
     "Gpu",
     "Target",
     "Toolchain",

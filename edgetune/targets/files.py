@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from edgetune.atomic import replacing, writing
 from edgetune.errors import TargetError, did_you_mean
 from edgetune.resources import data_path
-from edgetune.targets.target import Gpu, Target, Toolchain
+from edgetune.targets.target import DeviceFacts, Gpu, Target, Toolchain
 
 LOCAL = "local"
 
@@ -23,6 +23,7 @@ _FIELDS = {
     "": [*Target.model_fields, "host"],
     "gpu": list(Gpu.model_fields),
     "toolchain": list(Toolchain.model_fields),
+    "device": list(DeviceFacts.model_fields),
 }
 
 
@@ -135,7 +136,7 @@ def _with_host(fields: dict[str, Any], path: Path) -> dict[str, Any]:
             f"{did_you_mean(str(host), sorted(cpus))}"
         )
     cpu = _read(_shipped()[host]).model_dump(
-        exclude={"name", "description", "kind", "gpu", "toolchain", "notes", "sources"}
+        exclude={"name", "description", "kind", "gpu", "toolchain", "device", "notes", "sources"}
     )
     return cpu | {key: value for key, value in fields.items() if key != "host"}
 

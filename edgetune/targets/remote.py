@@ -13,7 +13,7 @@ from edgetune.errors import TargetError
 from edgetune.machine import Caches
 from edgetune.targets import llvm
 from edgetune.targets.detect import adjust, cache_sizes
-from edgetune.targets.target import Target, Toolchain
+from edgetune.targets.target import DeviceFacts, Target, Toolchain
 
 _ARM_PARTS = {
     "0x41:0xc05": "cortex-a5",
@@ -68,7 +68,7 @@ class CpuFacts:
         features: under LLVM's names; empty where the kernel does not tell.
         cores: physical cores that a program may use.
         l1d_bytes, l2_bytes, l3_bytes: caches; 0 where unknown. page_bytes: of memory; 0 where unknown.
-        notes: what to know.
+        notes: what to know. device: what else a target file keeps of it.
     """
 
     arch: str
@@ -81,6 +81,7 @@ class CpuFacts:
     l3_bytes: int
     page_bytes: int
     notes: tuple[str, ...] = ()
+    device: DeviceFacts | None = None
 
 
 def remote_target(name: str, facts: CpuFacts, threads: int | None = None) -> Target:
@@ -122,6 +123,7 @@ def remote_target(name: str, facts: CpuFacts, threads: int | None = None) -> Tar
         l2_bytes=sizes.l2_bytes,
         l3_bytes=sizes.l3_bytes,
         toolchain=Toolchain(page_size_bytes=page),
+        device=facts.device,
         notes=" ".join(
             ["Detected on the device.", origin, *(f"{note[0].upper()}{note[1:]}." for note in facts.notes)]
         ),

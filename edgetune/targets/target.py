@@ -62,6 +62,38 @@ class Toolchain(_Strict):
     cuda_max: str | None = None
 
 
+class DeviceFacts(_Strict):
+    """What a detected machine was, for people and programs that read its file; code does not depend on it.
+
+    Attributes:
+        system: name and version of its kernel. libc: its C library.
+        features: of its CPU, under LLVM's names. isa_level: what they amount to, as ``x86-64-v3``.
+        clusters: kinds of cores, the fastest first.
+        page_bytes, memory_bytes: 0 where unknown.
+        gpu: its name, and compute capability.
+        governors: of the clocks, in use. temperature_sources, power_sources: sensors by name.
+    """
+
+    system: str = ""
+    features: tuple[str, ...] = ()
+    isa_level: str = ""
+    clusters: tuple[str, ...] = ()
+    page_bytes: _Size = 0
+    memory_bytes: _Size = 0
+    libc: str = ""
+    gpu: str = ""
+    governors: tuple[str, ...] = ()
+    temperature_sources: tuple[str, ...] = ()
+    power_sources: tuple[str, ...] = ()
+
+    @field_validator(
+        "features", "clusters", "governors", "temperature_sources", "power_sources", mode="before"
+    )
+    @classmethod
+    def _list_as_tuple(cls, value: Any) -> Any:
+        return tuple(value) if isinstance(value, list) else value
+
+
 class Target(_Strict):
     """One CPU, or one CUDA device with the CPU that drives it (whose fields are then the CPU's).
 
@@ -76,6 +108,7 @@ class Target(_Strict):
         l1d_bytes, l2_bytes, l3_bytes: cache that one core sees at each level; 0 is none.
         gpu: the CUDA device.
         toolchain: what building needs.
+        device: the machine that it was detected on.
         notes: what to know about it. sources: the public documents the facts come from.
     """
 
@@ -94,6 +127,7 @@ class Target(_Strict):
     l3_bytes: _Size = 0
     gpu: Gpu | None = None
     toolchain: Toolchain = Toolchain()
+    device: DeviceFacts | None = None
     notes: str = ""
     sources: tuple[str, ...] = ()
 
@@ -124,7 +158,7 @@ class Target(_Strict):
     def fingerprint(self) -> str:
         """16 hex digits over all that changes generated code or its speed; not names and notes."""
         relevant = self.model_dump(
-            mode="json", exclude={"name", "description", "cores", "toolchain", "notes", "sources"}
+            mode="json", exclude={"name", "description", "cores", "toolchain", "device", "notes", "sources"}
         )
         text = json.dumps(relevant, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:16]

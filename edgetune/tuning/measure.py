@@ -13,6 +13,7 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
+from edgetune.devices.conditions import Conditions
 from edgetune.devices.session import (
     Session,
     SessionError,
@@ -25,6 +26,8 @@ from edgetune.records import Artifact, Failure, FailureKind, Stage, Timing
 from edgetune.tuning.arguments import Prepared, disagreement, poison, random_arguments
 from edgetune.tuning.build import ENTRY
 from edgetune.tuning.options import MeasureOptions
+from edgetune.tuning.outcome import BatchConditions
+from edgetune.tuning.steadiness import Steadiness
 
 if TYPE_CHECKING:
     from edgetune.devices.transport import Device
@@ -61,8 +64,16 @@ class Measurer(Protocol):
         """Time an artifact; ``best_s`` is the best median known for its task."""
         ...
 
+    def settle(self) -> float:
+        """Return the same as :meth:`pulse`, before a batch; may wait for a hot device to cool down."""
+        ...
+
     def pulse(self) -> float:
         """Return the seconds that a fixed kernel takes now: how fast the device is at the moment."""
+        ...
+
+    def conditions(self) -> BatchConditions:
+        """Return how the device was while the last batch was measured, drift and re-measuring apart."""
         ...
 
     def close(self) -> None:
@@ -107,6 +118,9 @@ class DeviceMeasurer:
         self._poisons: dict[int, Any] = {}
         self._pulse: Any = None
         self._loaded = 0
+        self._last_pulse_s = 0.0
+        self._sensors = Conditions(device.linker, device.cpus)
+        self._steadiness = Steadiness(self._sensors.read, options)
 
     def prepare(self, prepared: Prepared) -> None:
         """Keep a task's arguments; they go to the device with its first artifact."""
@@ -144,8 +158,22 @@ class DeviceMeasurer:
                     self._check_stored(session, name, artifact.library)
                 return Failure(stage, FailureKind.ERROR, str(error))
 
+    def settle(self) -> float:
+        """Return the fixed kernel's median seconds, as soon as heat does not slow it down, or waiting is over."""
+        return self._steadiness.settle(self._timed_pulse)
+
     def pulse(self) -> float:
         """Return the fixed kernel's median seconds."""
+        self._last_pulse_s = self._steadiness.pulse(self._timed_pulse)
+        return self._last_pulse_s
+
+    def conditions(self) -> BatchConditions:
+        """Return what the sensors told before and after the last batch."""
+        before, after = self._steadiness.states()
+        slow = self._steadiness.is_slow(self._last_pulse_s)
+        return BatchConditions(before, after, slow=slow, cooled_s=self._steadiness.cooled_s)
+
+    def _timed_pulse(self) -> float:
         session = self._ready()
         try:
             with session.deadline(self._options.run_timeout_s, "running the reference kernel"):
@@ -161,6 +189,7 @@ class DeviceMeasurer:
     def close(self) -> None:
         """Give the device back."""
         self._forget()
+        self._sensors.close()
 
     def _new_name(self) -> str:
         # Each library has its own: writing over one that is still mapped changes or crashes that one.

@@ -30,6 +30,8 @@ class MeasureOptions:
         slow_ratio: a candidate that takes so many times as long as the best known is not timed further.
         drift_bound: relative change of the reference kernel's time across a batch above which the batch
             is measured again, once.
+        cool_down_s, cool_down_part: how long a run may wait for a hot device, in all: seconds, or that part
+            of its own time where that is more.
     """
 
     load_timeout_s: float = 60.0
@@ -38,6 +40,8 @@ class MeasureOptions:
     repeats: int = 5
     slow_ratio: float = 1.5
     drift_bound: float = 0.2
+    cool_down_s: float = 30.0
+    cool_down_part: float = 0.1
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Any
 
+from edgetune.devices.sensors import State
 from edgetune.records import Record, Task
 
 
@@ -23,16 +25,57 @@ class TaskStatus(StrEnum):
 
 
 @dataclass(frozen=True)
+class BatchConditions:
+    """How the device was while a batch was measured.
+
+    Attributes:
+        before, after: what its sensors told.
+        slow: the reference kernel was beyond the bound of its best time on the device at the end.
+        cooled_s: seconds that the run has waited so far for the device to cool down.
+        drift: change of the reference kernel across the batch, the time that counts.
+        remeasured: it was measured twice.
+        controlled: the device neither drifted nor was slowed down, as far as it tells: the times can be compared.
+        device: its name.
+    """
+
+    before: State = field(default_factory=State)
+    after: State = field(default_factory=State)
+    slow: bool = False
+    cooled_s: float = 0.0
+    drift: float = 0.0
+    remeasured: bool = False
+    controlled: bool = True
+    device: str = ""
+
+    def judged(self, drift: float, bound: float, remeasured: bool) -> BatchConditions:
+        """With what the loop knows."""
+        controlled = drift <= bound and not self.slow and not self.after.slowed_since(self.before)
+        return replace(self, drift=drift, remeasured=remeasured, controlled=controlled)
+
+    def to_json(self) -> dict[str, Any]:
+        """The batch's entry in ``conditions`` of ``tune``."""
+        return {
+            "device": self.device,
+            "before": self.before.brief(),
+            "after": self.after.brief(),
+            "drift": self.drift,
+            "remeasured": self.remeasured,
+            "controlled": self.controlled,
+        }
+
+
+@dataclass(frozen=True)
 class DriftReport:
-    """How steady the device was, by the reference kernel timed around each batch.
+    """How steady the devices were, by the reference kernel timed around each batch.
 
     Attributes:
         batches: number of batches.
         remeasured: how many of them were measured a second time because of drift.
         unsteady: how many drifted beyond the bound at the second time as well; their times are kept.
         worst: largest relative change across one batch that counts (0.1 is 10%).
-        spread: slowest reference time of the run against the fastest, relative.
+        spread: slowest reference time of the run against the fastest, relative; of several devices, the largest.
         bound: the change above which a batch is measured again.
+        conditions: of each batch.
     """
 
     batches: int = 0
@@ -41,6 +84,60 @@ class DriftReport:
     worst: float = 0.0
     spread: float = 0.0
     bound: float = 0.0
+    conditions: tuple[BatchConditions, ...] = ()
+
+    @property
+    def uncontrolled(self) -> int:
+        """How many batches were measured while the device was not steady, or slowed down."""
+        return sum(not batch.controlled for batch in self.conditions)
+
+    @property
+    def cooled_s(self) -> float:
+        """Seconds spent on waiting for devices to cool down, of all together."""
+        # Each batch tells how long its device has waited until then.
+        return sum({batch.device: batch.cooled_s for batch in self.conditions}.values())
+
+    @property
+    def slowed(self) -> tuple[str, ...]:
+        """Why devices were slowed down while they measured, as far as they tell; with names where there are several."""
+        several = len({batch.device for batch in self.conditions}) > 1
+        reasons = [
+            f"{batch.device}: {reason}" if several else reason
+            for batch in self.conditions
+            for reason in batch.after.slowed_since(batch.before)
+        ]
+        return tuple(dict.fromkeys(reasons))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a user should know about it."""
+        notes = []
+        if self.unsteady:
+            notes.append(
+                f"{self.unsteady} of {self.batches} batches were measured while the device's own speed changed "
+                f"by more than {self.bound:.0%}: their times are less sure; stop other programs and tune again"
+            )
+        if self.slowed:
+            notes.append(
+                f"the device was slowed down while it measured: {'; '.join(self.slowed[:3])}; cool it or mend its "
+                "supply, and tune again"
+            )
+        if self.cooled_s:
+            notes.append(f"waited {self.cooled_s:.0f} s in all for the device to cool down")
+        return tuple(notes)
+
+    def to_json(self) -> dict[str, Any]:
+        """The object ``conditions`` of ``tune``."""
+        return {
+            "controlled": not self.uncontrolled,
+            "batches": self.batches,
+            "remeasured": self.remeasured,
+            "uncontrolled": self.uncontrolled,
+            "cooled_s": self.cooled_s,
+            "worst_drift": self.worst,
+            "slowed": list(self.slowed),
+            "states": [batch.to_json() for batch in self.conditions],
+        }
 
 
 @dataclass(frozen=True)
@@ -109,6 +206,15 @@ class TuningOutcome:
     wall_s: float
     devices: tuple[DeviceOutcome, ...] = ()
     lost: str = ""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a user should know: tasks that were set aside, how devices fared, and unsteady ones."""
+        notes = [f"{task.task.name} was set aside: {task.reason}" for task in self.set_aside]
+        if len(self.devices) > 1:
+            notes.append("trials " + ", ".join(f"on {one.name}: {one.trials}" for one in self.devices))
+        notes += [f"{one.name} was left out in the end: {one.problem}" for one in self.devices if one.problem]
+        return (*notes, *self.drift.notes)
 
     @property
     def set_aside(self) -> tuple[TaskOutcome, ...]:

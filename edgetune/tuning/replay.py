@@ -16,10 +16,11 @@ from edgetune.tuning.arguments import Prepared
 from edgetune.tuning.builder import Built
 from edgetune.tuning.gate import Gate
 from edgetune.tuning.interrupt import Interrupt
-from edgetune.tuning.options import Budget, TuningOptions
-from edgetune.tuning.outcome import TuningOutcome
+from edgetune.tuning.options import Budget, MeasureOptions, TuningOptions
+from edgetune.tuning.outcome import BatchConditions, TuningOutcome
 from edgetune.tuning.run import ProgressCallback, Run
 from edgetune.tuning.search import Measured
+from edgetune.tuning.steadiness import Steadiness
 
 if TYPE_CHECKING:
     from edgetune.logs import TuningLogs
@@ -57,8 +58,10 @@ class ReplayBuilder:
 class ReplayMeasurer:
     """Measures by looking up."""
 
-    def __init__(self, device: ReplayDevice) -> None:
+    def __init__(self, device: ReplayDevice, options: MeasureOptions) -> None:
         self._device = device
+        self._steadiness = Steadiness(device.state, options, device.wait, device.clock)
+        self._last_pulse_s = 0.0
 
     def prepare(self, prepared: Prepared) -> None:
         """Do nothing: a recording needs no arguments."""
@@ -67,9 +70,20 @@ class ReplayMeasurer:
         """Return the recorded outcome."""
         return self._device.outcome(artifact.candidate)
 
+    def settle(self) -> float:
+        """Return the device's pulse, after waiting where its recorded state asks for it."""
+        return self._steadiness.settle(self._device.pulse)
+
     def pulse(self) -> float:
         """Return the device's."""
-        return self._device.pulse()
+        self._last_pulse_s = self._steadiness.pulse(self._device.pulse)
+        return self._last_pulse_s
+
+    def conditions(self) -> BatchConditions:
+        """Return the device's recorded states."""
+        before, after = self._steadiness.states()
+        slow = self._steadiness.is_slow(self._last_pulse_s)
+        return BatchConditions(before, after, slow=slow, cooled_s=self._steadiness.cooled_s)
 
     def close(self) -> None:
         """Do nothing."""
@@ -92,13 +106,14 @@ def replay_run(
         DeviceError: a candidate without a recording.
         LogsError: the logs cannot be read or written.
     """
-    run = Run(tasks, target, [device.name], logs, budget, options or TuningOptions(), progress, policy)
+    options = options or TuningOptions()
+    run = Run(tasks, target, [device.name], logs, budget, options, progress, policy)
     if run.has_work():
         with Interrupt() as interrupt:
             run.measure_all(
                 lambda task, known: RecordedSearch(device, task, known),
                 ReplayBuilder(),
-                {device.name: ReplayMeasurer(device)},
+                {device.name: ReplayMeasurer(device, options.measure)},
                 Gate(device.shares_host),
                 interrupt,
             )

@@ -22,7 +22,7 @@ from edgetune.tuning.gate import Gate
 from edgetune.tuning.interrupt import Interrupt
 from edgetune.tuning.measure import DeviceLostError, Measurer
 from edgetune.tuning.options import Budget, TuningOptions
-from edgetune.tuning.outcome import DeviceOutcome, DriftReport, Progress, TuningOutcome
+from edgetune.tuning.outcome import BatchConditions, DeviceOutcome, DriftReport, Progress, TuningOutcome
 from edgetune.tuning.pipeline import Batch, Pipeline
 from edgetune.tuning.search import Measured, SearchFactory
 from edgetune.versions import versions
@@ -67,7 +67,7 @@ class Run:
         self._records: dict[str, list[Record]] = {task.workload: [] for task in tasks}
         self._failures: Counter[str] = Counter()
         self._drift = DriftReport(bound=options.measure.drift_bound)
-        self._pulses: list[float] = []
+        self._pulses: dict[str, list[float]] = {device: [] for device in devices}
         self._spent = 0
         self._device_outcomes: tuple[DeviceOutcome, ...] = ()
         self._lost = ""
@@ -186,14 +186,14 @@ class Run:
     ) -> None:
         """Measure batches between two pulses, and once more where the device drifted meanwhile."""
         measurer = station.measurer
-        before = measurer.pulse()
+        before = measurer.settle()
         for batch in batches:
             self._measure_batch(pipeline, batch, station, stop)
         after = measurer.pulse()
         drift = _change(before, after)
         remeasured = drift > self._options.measure.drift_bound and not stop()
         if remeasured:
-            before = measurer.pulse()
+            before = measurer.settle()
             for batch in batches:
                 _prepare(measurer, batch)
                 batch.records = [self._again(batch, record, measurer, stop) for record in batch.records]
@@ -202,7 +202,8 @@ class Run:
             after = measurer.pulse()
             drift = _change(before, after)
         with pipeline.changing():
-            self._note_drift(before, after, drift, remeasured)
+            conditions = replace(measurer.conditions(), device=station.name)
+            self._note_drift(before, after, conditions.judged(drift, self._drift.bound, remeasured))
 
     def _measure_batch(
         self, pipeline: Pipeline, batch: Batch, station: Station, stop: Callable[[], bool]
@@ -245,16 +246,17 @@ class Run:
         kept[:] = [again.get(record.trace, record) for record in kept]
         state.recount(kept, self._options.patience)
 
-    def _note_drift(self, before: float, after: float, drift: float, remeasured: bool) -> None:
-        self._pulses += [before, after]
-        known = self._drift
+    def _note_drift(self, before: float, after: float, batch: BatchConditions) -> None:
+        self._pulses[batch.device] += [before, after]
+        known, drift, remeasured = self._drift, batch.drift, batch.remeasured
         self._drift = replace(
             known,
             batches=known.batches + 1,
             remeasured=known.remeasured + remeasured,
             unsteady=known.unsteady + (remeasured and drift > known.bound),
             worst=max(known.worst, drift),
-            spread=max(self._pulses) / min(self._pulses) - 1,
+            spread=max(max(times) / min(times) - 1 for times in self._pulses.values() if times),
+            conditions=(*known.conditions, batch),
         )
 
     def _record(self, task: Task, device: str, candidate: Candidate, outcome: Timing | Failure) -> Record:

@@ -36,14 +36,16 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_goal_out_of_reach(conv_file: Path, logs: Path, tmp_path: Path) -> None:
     """The budget ends first: exit code 5, and the JSON and the bundle are there all the same."""
-    done = run(
-        "tune", conv_file, "--trials", 3, "--goal", 1e-9, "--out", tmp_path / "b", "--logs", logs, "--json"
-    )
+    options = ["--trials", 3, "--goal", 1e-9, "--out", tmp_path / "b", "--logs", logs, "--json"]
+    done = run("tune", conv_file, *options, "--cluster", "all")
     assert done.returncode == 5, done.stderr
     result = json.loads(done.stdout)
     assert result["trials_spent"] + result["trials_reused"] == 3
     assert result["verified"]["passed"]
     assert "goal of 1e-09 ms" in done.stderr
+    conditions = result["conditions"]
+    assert conditions["batches"] == len(conditions["states"]) > 0
+    assert conditions["controlled"] == (conditions["uncontrolled"] == 0)
     assert (tmp_path / "b" / "manifest.json").exists()
 
 

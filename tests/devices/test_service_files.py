@@ -61,7 +61,8 @@ def test_a_listening_runner_wants_its_key_and_a_private_folder(tmp_path):
     home = tmp_path / "home"
     file = tmp_path / "key"
     command = [*folder.command(str(folder.path)).split(), "listen", "--threads", "1", "--key-file", str(file)]
-    command += ["--home", str(home), "--wait", "10"]
+    cpus = {min(os.sched_getaffinity(0))}
+    command += ["--home", str(home), "--wait", "10", "--cpus", str(*cpus)]
 
     def refused() -> str:
         return subprocess.run(command, capture_output=True, text=True, timeout=20).stderr
@@ -78,6 +79,7 @@ def test_a_listening_runner_wants_its_key_and_a_private_folder(tmp_path):
         try:
             assert runner.stdout is not None
             assert b"listening" in runner.stdout.readline()
+            assert os.sched_getaffinity(runner.pid) == cpus, "the sessions that it starts inherit it"
             assert {c.status for c in psutil.Process(runner.pid).net_connections()} <= {psutil.CONN_NONE}
             with forwarded(home / "socket") as port:
                 for wrong in (KEY[:-1], KEY[:-1] + "0", KEY + "0", "x"):

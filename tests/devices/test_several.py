@@ -40,7 +40,7 @@ def test_two_devices_then_one_then_none(make_sshd, conv_file, tmp_path):
     add_device("a", address_of(first))
     add_device("b", address_of(second))
     logs = tmp_path / "logs.sqlite"
-    request = workflow.Request(conv_file, logs=logs, out=tmp_path / "bundle")
+    request = workflow.Request(conv_file, logs=logs, out=tmp_path / "bundle", cluster="all")
     options = TuningOptions(batch=4, first_batch=4, device_timeout_s=3, seed=1)
     killer = Killer({8: second, 16: first})
     result = workflow.tune(request, Budget(trials=80), "a,b", options, killer, measure_latency=False)
@@ -55,6 +55,7 @@ def test_two_devices_then_one_then_none(make_sshd, conv_file, tmp_path):
     assert len(names) == result.trials_spent
     assert {name: names.count(name) for name in "ab"} == result.devices
     assert result.devices["a"] > 0 < result.devices["b"]
+    assert {state["device"] for state in result.conditions["states"]} == {"a", "b"}
     # The devices are of this machine's kind, so that it can stand in for them.
     assert result.verified.passed
     assert any("verified on this machine" in note for note in result.notes)

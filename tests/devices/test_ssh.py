@@ -26,6 +26,7 @@ from edgetune.devices.remote import remote_device
 from edgetune.devices.session import SessionError, SessionLostError, SessionTimeoutError, lease
 from edgetune.errors import BundleError, DeviceError
 from edgetune.standalone.build import build_standalone
+from edgetune.toolchain import _empty_object, link_shared
 from edgetune.verify import compare
 from edgetune.watcher import Watcher
 from tests.devices.sshd import SSHD, Sshd, make_key
@@ -144,6 +145,16 @@ def test_kernels_of_the_virtual_machine_are_not(device, shared_bundle):
 
 def test_sorting_of_tvm_is_there(device, local_target, tmp_path):
     assert compare(test_machine.compiled(local_target, tmp_path / "best"), device=device).passed
+
+
+def test_a_library_for_another_machine_is_not_sent(device, tmp_path):
+    link_shared([_empty_object("riscv64")], tmp_path / "k.so", "riscv64-linux-gnu")
+    data = (tmp_path / "k.so").read_bytes()
+    with lease(device, LEASE_S) as session:
+        with session.deadline(30, "sending"), pytest.raises(DeviceError, match=r"riscv64.*was not sent"):
+            session.upload("k.so", data)
+        with session.deadline(30, "asking"):
+            assert int(session.function("runtime.NumThreads")()) == 2
 
 
 def test_the_runner_is_sent_once(sshd):

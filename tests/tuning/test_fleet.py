@@ -27,7 +27,7 @@ class Station(ReplayMeasurer):
     """Replays, takes its time, and fails when it is told to."""
 
     def __init__(self, seconds: float = 0.002) -> None:
-        super().__init__(ReplayDevice(RECORDS))
+        super().__init__(ReplayDevice(RECORDS), OPTIONS.measure)
         self.seconds = seconds
         self.measured: list[str] = []
         self.answers = True
@@ -46,6 +46,10 @@ class Station(ReplayMeasurer):
         time.sleep(self.seconds)
         self.measured.append(artifact.candidate.trace)
         return super().measure(artifact, best_s)
+
+    def settle(self):
+        super().settle()
+        return self.pulse()
 
     def pulse(self):
         self.pulses += 1
@@ -104,6 +108,7 @@ def test_work_is_spread_and_records_say_where(tune):
         assert len(station.measured) >= 16
         assert {r.trace for r in records.values() if r.device == name} == set(station.measured)
     assert {d.name: d.trials for d in outcome.devices} == {n: len(s.measured) for n, s in stations.items()}
+    assert {state["device"] for state in outcome.drift.to_json()["states"]} == {"a", "b"}
     assert news == []
     assert outcome.lost == ""
     again, _, _ = tune(stations, 80)

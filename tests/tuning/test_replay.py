@@ -6,6 +6,7 @@ import random
 import pytest
 
 from edgetune.devices.replay import ReplayDevice
+from edgetune.devices.sensors import State
 from edgetune.errors import DeviceError
 from edgetune.logs import open_logs
 from edgetune.records import Failure, FailureKind, Record, Stage, Task, Timing
@@ -180,6 +181,50 @@ def test_drift_is_reported_and_the_batch_measured_again_once(logs, target):
     assert outcome.drift.spread == pytest.approx(0.5)
     assert len(device.measured) == 12, "the first batch of four was measured twice"
     assert outcome.trials_spent == 8
+
+
+COOL = State(mhz={0: 2400.0}, limit_mhz={0: 2400.0}, temperatures_c={"cpu-thermal": 60.0})
+HOT = State(
+    mhz={0: 1500.0}, limit_mhz={0: 1500.0}, temperatures_c={"cpu-thermal": 85.0}, throttled=("it is hot",)
+)
+
+
+def test_a_hot_device_cools_down_before_it_measures_again(logs, target):
+    """The sensors say why the reference kernel is slower: waiting helps, and the second times count."""
+    one = task("one")
+    # Before the batch, after it, twice while it cools, cool again, and after the second measurement.
+    device = ReplayDevice(
+        recording(one, [1e-3] * 4),
+        pulses=[1e-4, 1.6e-4, 1.6e-4, 1.4e-4, 1e-4, 1e-4],
+        states=[COOL, HOT, HOT, HOT, COOL, COOL],
+    )
+    outcome = replay_run([one], target, device, logs, Budget(trials=4), OPTIONS)
+    drift = outcome.drift
+    assert (drift.remeasured, drift.unsteady, drift.uncontrolled) == (1, 0, 0)
+    assert drift.cooled_s == 1.0 + 2.0
+    assert drift.conditions[0].to_json()["after"]["hottest_c"] == 60.0
+    assert any("cool down" in note for note in outcome.notes)
+
+
+def test_what_stays_hot_is_marked_and_waiting_is_bounded(logs, target):
+    one = task("one")
+    device = ReplayDevice(
+        recording(one, [1e-3] * 16), pulses=[1e-4, *[1.6e-4] * 500], states=[COOL, *[HOT] * 500]
+    )
+    outcome = replay_run([one], target, device, logs, Budget(trials=16), OPTIONS)
+    assert outcome.drift.uncontrolled == outcome.drift.batches > 1
+    assert 20 < outcome.drift.cooled_s <= OPTIONS.measure.cool_down_s
+    assert outcome.drift.slowed == ("it is hot",)
+    assert not outcome.drift.to_json()["controlled"]
+    assert outcome.trials_spent == 16
+
+
+def test_without_signs_of_heat_nothing_is_waited_for(logs, target):
+    one = task("one")
+    device = ReplayDevice(recording(one, [1e-3] * 8), pulses=[1e-4, *[2e-4] * 100], states=[COOL])
+    outcome = replay_run([one], target, device, logs, Budget(trials=8), OPTIONS)
+    assert outcome.drift.cooled_s == 0
+    assert outcome.drift.uncontrolled == outcome.drift.batches
 
 
 def test_a_device_that_never_steadies_does_not_loop(logs, target):
