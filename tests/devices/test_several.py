@@ -55,7 +55,8 @@ def test_two_devices_then_one_then_none(make_sshd, conv_file, tmp_path):
     assert len(names) == result.trials_spent
     assert {name: names.count(name) for name in "ab"} == result.devices
     assert result.devices["a"] > 0 < result.devices["b"]
-    assert {state["device"] for state in result.conditions["states"]} == {"a", "b"}
+    # Of a batch that its device did not survive there is a state before, and none after: it is left out.
+    assert {"a"} <= {state["device"] for state in result.conditions["states"]} <= {"a", "b"}
     # The devices are of this machine's kind, so that it can stand in for them.
     assert result.verified.passed
     assert any("verified on this machine" in note for note in result.notes)
