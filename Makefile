@@ -5,6 +5,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 DEMO_TIME ?= 100s
 DEMO_OUT ?= edgetune-out/demo
+# A file's tests stay together, for their fixtures; files are handed out in the order of collection.
+WORKERS ?= --numprocesses=2 --dist=loadfile --no-loadscope-reorder
 # What the tests start besides Python: a PostgreSQL server for the team's tuning logs; an SSH server that plays a
 # device; what emulates one (an ARM root file system, qemu, the C libraries that the runner takes along); minisign
 # and valgrind. Tests of the wrappers for Java and Rust, and of emulated machines, are skipped where compilers are missing.
@@ -40,7 +42,7 @@ demo: $(VENV)/.installed  ## install, tune a real model for this CPU, verify, be
 	$(BIN)/edgetune benchmark $(DEMO_OUT) --against onnxruntime
 
 test: $(VENV)/.installed-dev system-packages  ## install what the tests need and run them
-	$(BIN)/python -m pytest --durations=15
+	$(BIN)/python -m pytest --durations=15 $(WORKERS)
 
 lint: $(VENV)/.installed-dev  ## the quality gates: ruff, its formatter, mypy
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy

@@ -63,7 +63,11 @@ def arm64_root() -> Path:
             "root:x:0:0:root:/root:/bin/sh\nsshd:x:100:65534::/run/sshd:/usr/sbin/nologin\n",
         )
         _write(new / "etc/group", "root:x:0:\nnogroup:x:65534:\n")
-        new.rename(root)
+        try:
+            new.rename(root)
+        except OSError:
+            if not root.is_dir():  # else another process was quicker
+                raise
     finally:
         shutil.rmtree(new, ignore_errors=True)
     return root
@@ -98,6 +102,8 @@ def _register_qemu() -> None:
         try:
             (_BINFMT / "register").write_text(_SETTING.read_text().strip())
         except OSError as error:
+            if (_BINFMT / "qemu-aarch64").exists():  # another process was quicker
+                return
             raise UnavailableError(f"qemu cannot be registered: {error}") from error
 
 
