@@ -36,6 +36,7 @@ from edgetune.devices.address import parse_address  # noqa: E402
 from edgetune.devices.manage import add_device  # noqa: E402
 from edgetune.logs import open_logs  # noqa: E402
 from edgetune.records import Timing  # noqa: E402
+from edgetune.request import Request  # noqa: E402
 from edgetune.tuning.options import Budget, TuningOptions  # noqa: E402
 from edgetune.watcher import Watcher  # noqa: E402
 from tests.devices.sshd import Sshd  # noqa: E402
@@ -301,7 +302,7 @@ def suffer(fault: Fault, model: bytes) -> str:
         folder = Path(name)
         with worlds(fault, folder) as world:
             striker = Striker(fault, world)
-            request = workflow.Request(model, logs=folder / "logs.sqlite", out=folder / "bundle")
+            request = Request(model, logs=folder / "logs.sqlite", out=folder / "bundle")
             devices = ",".join(f"board{number}" for number in range(fault.devices))
             result = workflow.tune(
                 request, Budget(trials=TRIALS), devices, OPTIONS, striker, measure_latency=False

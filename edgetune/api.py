@@ -7,28 +7,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from edgetune.config import parse_duration
 from edgetune.errors import UsageError
+from edgetune.request import Request
 from edgetune.versions import check_pins
 
 if TYPE_CHECKING:
-    from onnx import ModelProto
-
     from edgetune.benchmarking.results import BenchmarkResult
     from edgetune.checking import CheckResult
     from edgetune.records import CompareResult
+    from edgetune.request import FilePath, Freeze, Model, Shapes
     from edgetune.results import CompileResult, TuneResult
     from edgetune.watcher import Watcher
-    from edgetune.workflow import Request
-
-    FilePath: TypeAlias = "str | os.PathLike[str]"
-    Model: TypeAlias = "FilePath | bytes | ModelProto"
-    Shapes: TypeAlias = "Mapping[str, Sequence[int | str | Sequence[int]]] | None"
-    Freeze: TypeAlias = "Mapping[str, Any] | None"
 
 __all__ = ["benchmark", "check", "compare", "compile", "tune"]
 
@@ -62,9 +55,7 @@ def check(
     check_pins()
     from edgetune.checking import check as stage
 
-    return stage(
-        model, shapes, freeze, os.fspath(target), cut, None if save_rest is None else Path(save_rest)
-    )
+    return stage(model, shapes, freeze, os.fspath(target), cut, _path(save_rest))
 
 
 def tune(
@@ -137,11 +128,26 @@ def tune(
     from edgetune import workflow
     from edgetune.tuning.options import Budget, TuningOptions
 
-    request = _request(
-        *(model, shapes, freeze, target, threads, out, logs, rtol, atol, archive, lean),
-        *(cut, save_rest, standalone, weights),
+    request = Request(
+        model=model,
+        shapes=shapes,
+        freeze=freeze,
+        target=os.fspath(target),
+        threads=threads,
+        out=_path(out),
+        logs=None if logs is None else os.fspath(logs),
+        rtol=rtol,
+        atol=atol,
+        archive=archive,
+        lean=lean,
+        cut=cut,
+        save_rest=_path(save_rest),
+        standalone=standalone,
+        weights=weights,
+        cluster=cluster,
+        fix_clocks=fix_clocks,
+        search_threads=search_threads,
     )
-    request = replace(request, cluster=cluster, fix_clocks=fix_clocks, search_threads=search_threads)
     return workflow.tune(
         request, Budget(trials, time_s), device, TuningOptions(seed=seed), watcher, measure_latency
     )
@@ -173,9 +179,22 @@ def compile(
     check_pins()
     from edgetune import workflow
 
-    request = _request(
-        *(model, shapes, freeze, target, threads, out, logs, rtol, atol, archive, lean),
-        *(cut, save_rest, standalone, weights),
+    request = Request(
+        model=model,
+        shapes=shapes,
+        freeze=freeze,
+        target=os.fspath(target),
+        threads=threads,
+        out=_path(out),
+        logs=None if logs is None else os.fspath(logs),
+        rtol=rtol,
+        atol=atol,
+        archive=archive,
+        lean=lean,
+        cut=cut,
+        save_rest=_path(save_rest),
+        standalone=standalone,
+        weights=weights,
     )
     return workflow.compile_from_logs(request, watcher)
 
@@ -255,45 +274,5 @@ def _cut_like(bundle: Path, model: Model) -> Model:
     return up_to(model, [output.name for output in open_bundle(bundle).manifest.outputs])
 
 
-def _request(
-    model: Model,
-    shapes: Shapes,
-    freeze: Freeze,
-    target: FilePath,
-    threads: int | None,
-    out: FilePath | None,
-    logs: FilePath | None,
-    rtol: float | None,
-    atol: float | None,
-    archive: bool,
-    lean: bool,
-    cut: Sequence[str],
-    save_rest: FilePath | None,
-    standalone: bool | None,
-    weights: str,
-) -> Request:
-    from edgetune.workflow import Request
-
-    if weights not in ("file", "embed"):
-        raise UsageError(f"weights={weights!r} is neither 'file' nor 'embed'; give one of the two")
-    if weights == "embed" and standalone is False:
-        raise UsageError(
-            "only a standalone library can have its weights inside; leave out --vm, or leave the weights in their file"
-        )
-    return Request(
-        model=model,
-        shapes=shapes,
-        freeze=freeze,
-        target=os.fspath(target),
-        threads=threads,
-        out=None if out is None else Path(out),
-        logs=None if logs is None else os.fspath(logs),
-        rtol=rtol,
-        atol=atol,
-        archive=archive,
-        lean=lean,
-        cut=cut,
-        save_rest=None if save_rest is None else Path(save_rest),
-        standalone=standalone,
-        embed_weights=weights == "embed",
-    )
+def _path(given: FilePath | None) -> Path | None:
+    return None if given is None else Path(given)

@@ -11,10 +11,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from edgetune.benchmarking.agreement import Agreement
+from edgetune.benchmarking.profile import profile
 from edgetune.benchmarking.results import BenchmarkResult
 from edgetune.benchmarking.rounds import benchmark
 from edgetune.devices.transport import Device
-from edgetune.errors import DeviceError
+from edgetune.errors import DeviceError, EdgetuneError
 from edgetune.records import CompareResult
 from edgetune.verify import compare
 from edgetune.watcher import Watcher
@@ -29,7 +31,7 @@ class Prover:
         devices: other machines; none for this one.
         here: whether this machine can run the bundles.
         rtol, atol: tolerances of the verification; None for those of each output's dtype.
-        watcher: told of devices that do not answer.
+        watcher: told of each timing, and of devices that do not answer.
         cluster: CPUs of this machine to time bundles on; other devices know their own.
     """
 
@@ -82,18 +84,33 @@ class Prover:
         return ask() if result is None and self._here else result
 
     def benchmark(self, bundle: Path, model: bytes, rounds: int) -> BenchmarkResult | None:
-        """Time a bundle where it is meant to run: on a device alone, here beside ONNX Runtime; None where it cannot.
+        """Time a verified bundle where it is meant to run: on a device alone, here beside ONNX Runtime.
 
-        Raises:
-            EdgetuneError: see :func:`edgetune.benchmarking.rounds.benchmark`.
+        None where it cannot be timed, which the watcher is told: the bundle stands all the same.
         """
-        if self._elsewhere:
-            return self._on_a_device(
-                lambda device: benchmark(bundle, device=device, model=model, rounds=rounds)
-            )
-        if not self._here:
+        if not self.possible:
             return None
-        return benchmark(bundle, model=model, rounds=rounds, cluster=self._cluster)
+        self._watcher.say("timing it" if self._elsewhere else "timing it beside ONNX Runtime")
+        try:
+            if self._elsewhere:
+                return self._on_a_device(
+                    lambda device: benchmark(bundle, device=device, model=model, rounds=rounds)
+                )
+            return benchmark(bundle, model=model, rounds=rounds, cluster=self._cluster)
+        except EdgetuneError as error:
+            self._watcher.note(f"not timed: {error}")
+            return None
+
+    def agreement(self, bundle: Path) -> Agreement | None:
+        """Whether the kernels' times add up to the latency; None where the bundle is not meant to run here."""
+        if self._elsewhere or not self._here:
+            return None
+        self._watcher.say("adding up its kernels")
+        try:
+            return profile(bundle, roofline=False).agreement
+        except EdgetuneError as error:
+            self._watcher.note(f"kernels not timed: {error}")
+            return None
 
     def _on_a_device(self, ask: Callable[[Device], _T]) -> _T | None:
         """The answer of the first device that gives one; None where none is left."""

@@ -18,23 +18,18 @@ Importing this module imports TVM; ``edgetune.api`` does so only after the pins 
 
 from __future__ import annotations
 
-import re
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
 
-from edgetune.benchmarking.agreement import Agreement
-from edgetune.benchmarking.profile import profile
-from edgetune.benchmarking.results import BenchmarkResult
+from edgetune.benchmarking.results import BenchmarkResult, latency
 from edgetune.bundle.assemble import WrittenBundle, check_output, write_bundle
 from edgetune.choices import choose
 from edgetune.devices.clocks import controlled_clocks
 from edgetune.devices.transport import Device
-from edgetune.errors import EdgetuneError
 from edgetune.graph.compile import applies
 from edgetune.graph.library import compile_library
 from edgetune.graph.lower import Lowered, lower
@@ -47,61 +42,15 @@ from edgetune.model.variants import served
 from edgetune.placement import chosen_target, device_names, fastest_threads, place, runs_here
 from edgetune.proof import Prover
 from edgetune.records import Choice, CompiledModel, PreparedModel, Source
-from edgetune.results import CompileResult, KernelResult, Latency, TaskResult, TuneResult
+from edgetune.request import Request
+from edgetune.results import CompileResult, KernelResult, TuneResult
 from edgetune.targets import Target
 from edgetune.tuning.loop import tune_tasks
 from edgetune.tuning.options import Budget, TuningOptions
-from edgetune.tuning.outcome import TuningOutcome
 from edgetune.watcher import Watcher
-
-if TYPE_CHECKING:
-    import os
-
-    from onnx import ModelProto
-
-    Model: TypeAlias = "str | os.PathLike[str] | bytes | ModelProto"
 
 BASELINE_ROUNDS = 2
 BENCHMARK_ROUNDS = 5
-
-
-@dataclass(frozen=True)
-class Request:
-    """What ``tune`` and ``compile`` are asked for.
-
-    Attributes:
-        model: path, bytes or ``ModelProto``. shapes, freeze: see ``model.prepare``.
-        target: ``local``, a name, or the path of a TOML file. threads: in place of the target's.
-        out: where to write the bundle; default ``edgetune-out/MODEL-TARGET``.
-        logs: path or URL of the tuning logs; None for the user's.
-        rtol, atol: tolerances of the verification; None for those of each output's dtype.
-        archive: write one ``.tar``. lean: leave out what only ``compare`` and ``benchmark`` need.
-        cut: tensors to compute in place of the model's outputs. save_rest: where to write what comes after
-            them as an ONNX model.
-        standalone: a library that needs nothing of TVM; None: where the model can be one, else a program for
-            TVM's virtual machine. embed_weights: a standalone library with the weights inside it.
-        cluster: CPUs of the device to run on, see ``devices.clusters``. fix_clocks: let them run with a fixed
-            governor meanwhile. search_threads: tune for the number of threads that the untuned model is fastest on.
-    """
-
-    model: Model
-    shapes: Mapping[str, Sequence[int | str | Sequence[int]]] | None = None
-    freeze: Mapping[str, Any] | None = None
-    target: str = "local"
-    threads: int | None = None
-    out: Path | None = None
-    logs: str | Path | None = None
-    rtol: float | None = None
-    atol: float | None = None
-    archive: bool = False
-    lean: bool = False
-    cut: Sequence[str] = ()
-    save_rest: Path | None = None
-    standalone: bool | None = None
-    embed_weights: bool = False
-    cluster: str | None = None
-    fix_clocks: bool = False
-    search_threads: bool = False
 
 
 @dataclass(frozen=True)
@@ -171,8 +120,8 @@ def tune(
         choices = _choose(job, LayeredLogs(logs))
         written = _compile(job, choices, watcher)
         timed = measure_latency and not outcome.interrupted and not outcome.lost
-        after = _benchmark(job, written.path, watcher) if timed else None
-        agreement = _agreement(job, written.path, watcher) if timed else None
+        after = job.prover.benchmark(written.path, job.prepared.onnx, BENCHMARK_ROUNDS) if timed else None
+        agreement = job.prover.agreement(written.path) if timed else None
     return TuneResult(
         model=job.prepared.name,
         target=job.target.name,
@@ -180,8 +129,8 @@ def tune(
         bundle=written.path,
         trials_spent=outcome.trials_spent,
         trials_reused=outcome.trials_reused,
-        tasks=_task_results(outcome, choices),
-        latency_ms=_latency(before, after),
+        tasks=outcome.results(choices),
+        latency_ms=latency(before, after),
         verified=written.verification,
         wall_s=time.monotonic() - started,
         failures=outcome.failures,
@@ -232,7 +181,7 @@ def _begin(
     loaded = load_model(request.model)
     cutting.check_options(request.cut, request.save_rest)
     prepared = prepare(loaded, request.shapes, request.freeze, request.cut)
-    out = request.out or _default_out(prepared.name, target.name, request.archive)
+    out = request.bundle_path(prepared.name, target.name)
     check_output(out)
     watcher.say(f"lowering {prepared.name} for {target.name}, {target.threads} threads")
     rest = None
@@ -270,12 +219,6 @@ def _fastest_threads(request: Request, device: str | None, watcher: Watcher) -> 
     return fastest_threads(target.threads, time_ms, watcher)
 
 
-def _default_out(model: str, target: str, archive: bool) -> Path:
-    # A graph's name may hold anything; a folder's had better not.
-    name = re.sub(r"[^A-Za-z0-9._-]+", "_", f"{model}-{target}").lstrip(".") or "model"
-    return Path("edgetune-out", f"{name}.tar" if archive else name)
-
-
 def _baseline(job: Job, watcher: Watcher, timed: bool) -> BenchmarkResult | None:
     """Verify the model under default schedules, and time it beside ONNX Runtime: what tuning has to beat.
 
@@ -292,8 +235,8 @@ def _baseline(job: Job, watcher: Watcher, timed: bool) -> BenchmarkResult | None
         bundle = Path(folder, "untuned")
         library = _library(job, choices)
         write_bundle(bundle, library, job.prepared, job.target, choices, check=job.prover.verify)
-        result = _benchmark(job, bundle, watcher, BASELINE_ROUNDS) if timed else None
-    watcher.baseline(_latency(result, None))
+        result = job.prover.benchmark(bundle, job.prepared.onnx, BASELINE_ROUNDS) if timed else None
+    watcher.baseline(latency(result, None))
     return result
 
 
@@ -328,52 +271,12 @@ def _compile(job: Job, choices: Sequence[Choice], watcher: Watcher) -> WrittenBu
 def _library(job: Job, choices: Sequence[Choice]) -> CompiledModel:
     request, name = job.request, job.prepared.name
     return compile_library(
-        job.lowered, choices, job.target, name, standalone=request.standalone, embed=request.embed_weights
-    )
-
-
-def _benchmark(
-    job: Job, bundle: Path, watcher: Watcher, rounds: int = BENCHMARK_ROUNDS
-) -> BenchmarkResult | None:
-    """Time a bundle beside ONNX Runtime; None where that cannot be done."""
-    if not job.prover.possible:
-        return None
-    watcher.say("timing it" if job.prover.elsewhere else "timing it beside ONNX Runtime")
-    try:
-        return job.prover.benchmark(bundle, job.prepared.onnx, rounds)
-    except EdgetuneError as error:
-        # The bundle stands, verified: a failed comparison must not hide it.
-        watcher.note(f"not timed: {error}")
-        return None
-
-
-def _agreement(job: Job, bundle: Path, watcher: Watcher) -> Agreement | None:
-    """Whether the kernels' times add up to the latency; None where the bundle does not run on this machine."""
-    if not job.prover.possible or job.prover.elsewhere:
-        return None
-    watcher.say("adding up its kernels")
-    try:
-        return profile(bundle, roofline=False).agreement
-    except EdgetuneError as error:
-        watcher.note(f"kernels not timed: {error}")
-        return None
-
-
-def _latency(before: BenchmarkResult | None, after: BenchmarkResult | None) -> Latency:
-    """Medians; ONNX Runtime's is the one measured in alternation with the tuned model, where there is one."""
-    beside = after or before
-    return Latency(
-        edgetune=after.edgetune.median_ms if after else None,
-        onnxruntime=beside.onnxruntime.median_ms if beside and beside.onnxruntime else None,
-        untuned=before.edgetune.median_ms if before else None,
-    )
-
-
-def _task_results(outcome: TuningOutcome, choices: Sequence[Choice]) -> tuple[TaskResult, ...]:
-    """The tasks with the times of the schedules that went into the bundle."""
-    by_workload = {choice.task.workload: choice for choice in choices}
-    return tuple(
-        TaskResult.of(by_workload[tuned.task.workload], tuned.trials, tuned.reason) for tuned in outcome.tasks
+        job.lowered,
+        choices,
+        job.target,
+        name,
+        standalone=request.standalone,
+        embed=request.weights == "embed",
     )
 
 

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from edgetune.results import Latency
+
 
 @dataclass(frozen=True)
 class SideResult:
@@ -160,3 +162,13 @@ class BenchmarkResult:
             "conditions": dict(self.conditions),
             "notes": list(self.notes),
         }
+
+
+def latency(untuned: BenchmarkResult | None, tuned: BenchmarkResult | None) -> Latency:
+    """Medians; ONNX Runtime's is the one measured in alternation with the tuned model, where there is one."""
+    beside = tuned or untuned
+    return Latency(
+        edgetune=tuned.edgetune.median_ms if tuned else None,
+        onnxruntime=beside.onnxruntime.median_ms if beside and beside.onnxruntime else None,
+        untuned=untuned.edgetune.median_ms if untuned else None,
+    )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
 from edgetune.devices.sensors import State
-from edgetune.records import Record, Task
+from edgetune.records import Choice, Record, Task
+from edgetune.results import TaskResult
 
 
 class TaskStatus(StrEnum):
@@ -220,6 +221,11 @@ class TuningOutcome:
     def set_aside(self) -> tuple[TaskOutcome, ...]:
         """The tasks that could not be tuned, each with its reason."""
         return tuple(task for task in self.tasks if task.status is TaskStatus.SET_ASIDE)
+
+    def results(self, choices: Sequence[Choice]) -> tuple[TaskResult, ...]:
+        """The tasks with the times of the schedules, ``choices``, that went into the bundle."""
+        chosen = {choice.task.workload: choice for choice in choices}
+        return tuple(TaskResult.of(chosen[one.task.workload], one.trials, one.reason) for one in self.tasks)
 
     @property
     def latency_s(self) -> float | None:

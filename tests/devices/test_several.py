@@ -7,6 +7,7 @@ import json
 from edgetune import workflow
 from edgetune.devices.manage import add_device
 from edgetune.logs import open_logs
+from edgetune.request import Request
 from edgetune.runtime import load
 from edgetune.tuning.options import Budget, TuningOptions
 from edgetune.watcher import Watcher
@@ -40,7 +41,7 @@ def test_two_devices_then_one_then_none(make_sshd, conv_file, tmp_path):
     add_device("a", address_of(first))
     add_device("b", address_of(second))
     logs = tmp_path / "logs.sqlite"
-    request = workflow.Request(conv_file, logs=logs, out=tmp_path / "bundle", cluster="all")
+    request = Request(conv_file, logs=logs, out=tmp_path / "bundle", cluster="all")
     options = TuningOptions(batch=4, first_batch=4, device_timeout_s=3, seed=1)
     killer = Killer({8: second, 16: first})
     result = workflow.tune(request, Budget(trials=80), "a,b", options, killer, measure_latency=False)
