@@ -14,21 +14,12 @@ import numpy as np
 import onnx
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 
-_WIDER = {
-    "BFLOAT16": TensorProto.FLOAT,
-    "FLOAT8E4M3FN": TensorProto.FLOAT,
-    "FLOAT8E4M3FNUZ": TensorProto.FLOAT,
-    "FLOAT8E5M2": TensorProto.FLOAT,
-    "FLOAT8E5M2FNUZ": TensorProto.FLOAT,
-    "FLOAT8E8M0": TensorProto.FLOAT,
-    "FLOAT4E2M1": TensorProto.FLOAT,
-    "INT4": TensorProto.INT8,
-    "UINT4": TensorProto.UINT8,
-    "INT2": TensorProto.INT8,
-    "UINT2": TensorProto.UINT8,
-}
+from edgetune.dtypes import BY_ONNX_NAME, wider
+
 WIDER = {
-    int(getattr(TensorProto, name)): int(wide) for name, wide in _WIDER.items() if hasattr(TensorProto, name)
+    TensorProto.DataType.Value(onnx_name): onnx.helper.np_dtype_to_tensor_dtype(np.dtype(wider(name)))
+    for onnx_name, name in BY_ONNX_NAME.items()
+    if hasattr(TensorProto, onnx_name)
 }
 """ONNX element type -> the type it is passed as. Older versions of onnx lack the last of them."""
 

@@ -7,28 +7,17 @@ operators that move elements move bytes, and every other operator is refused.
 
 from __future__ import annotations
 
+import numpy as np
 import onnx
 from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 
-from edgetune.dtypes import held
+from edgetune.dtypes import BFLOAT16, BY_ONNX_NAME, container, held
 from edgetune.errors import UnsupportedModelError
 
-_CONTAINERS = {
-    "FLOAT8E4M3FN": TensorProto.UINT8,
-    "FLOAT8E4M3FNUZ": TensorProto.UINT8,
-    "FLOAT8E5M2": TensorProto.UINT8,
-    "FLOAT8E5M2FNUZ": TensorProto.UINT8,
-    "FLOAT8E8M0": TensorProto.UINT8,
-    "FLOAT4E2M1": TensorProto.UINT8,
-    "INT4": TensorProto.INT8,
-    "UINT4": TensorProto.UINT8,
-    "INT2": TensorProto.INT8,
-    "UINT2": TensorProto.UINT8,
-}
 CONTAINERS = {
-    int(getattr(TensorProto, name)): int(kind)
-    for name, kind in _CONTAINERS.items()
-    if hasattr(TensorProto, name)
+    TensorProto.DataType.Value(onnx_name): onnx.helper.np_dtype_to_tensor_dtype(np.dtype(container(name)))
+    for onnx_name, name in BY_ONNX_NAME.items()
+    if name != BFLOAT16 and hasattr(TensorProto, onnx_name)
 }
 """ONNX element type -> the type that holds it. Older versions of onnx lack the last of them."""
 
