@@ -30,45 +30,7 @@ from edgetune.records import CompareResult, OutputDifference, ReferenceRun
 from edgetune.sides.device_side import DeviceSide, device_side, is_remote, open_for
 from edgetune.sides.files import Model, side_files
 from edgetune.sides.process import SideProcess
-
-TOLERANCES: Mapping[str, tuple[float, float]] = {
-    "float64": (1e-3, 1e-4),
-    "float32": (1e-3, 1e-4),
-    "float16": (1e-2, 5e-3),
-    "bfloat16": (4e-2, 2e-2),
-    **dict.fromkeys(("float8_e4m3fn", "float8_e4m3fnuz"), (0.13, 2e-2)),
-    **dict.fromkeys(("float8_e5m2", "float8_e5m2fnuz"), (0.26, 2e-2)),
-}
-"""By dtype of the reference: ``rtol``, and ``atol`` as a part of the output's largest value.
-
-A part of it, because a fixed ``atol`` would let every value of a softmax over thousands of classes
-pass, and fail results of a million for their rounding. float32: summing in another order, as
-every schedule does, moves results of deep networks by some 1e-5 of their scale, polynomials for exp
-and tanh by as much; a wrong kernel is off by far more. float64 is no tighter because models mix
-it with float32. float16 has 11 bits: 5e-4 for one rounding; bfloat16 8: 4e-3. 8-bit floats of 4 or 3 bits
-may be a step, an eighth or a quarter, from a value on the edge; those of 4 bits must be equal.
-"""
-
-_LEAST_ATOL = 5e-7
-"""Four units in the last place of 1.0 in float32: what a sigmoid's or softmax's small values are worth in ONNX
-Runtime itself, whose logistic function is a rational approximation of about that absolute error."""
-_QUANTISED = frozenset({"int8", "uint8"})
-
-
-def default_tolerances(expected: np.ndarray) -> tuple[float, float]:
-    """``rtol`` and ``atol`` for one output: see TOLERANCES for floats.
-
-    8-bit integers are mostly quantised, and a value on the edge may round to the neighbouring
-    step: their ``atol`` is 1. All else must be equal.
-    """
-    if expected.dtype.name in _QUANTISED:
-        return 0.0, 1.0
-    if expected.dtype.name not in TOLERANCES:
-        return 0.0, 0.0
-    rtol, part = TOLERANCES[expected.dtype.name]
-    values = plain(expected)
-    finite = values[np.isfinite(values)]
-    return rtol, max(_LEAST_ATOL, part * float(np.abs(finite).max(initial=0.0)))
+from edgetune.tolerances import absolute_errors, mismatch, model_tolerances
 
 
 def compare(
@@ -89,7 +51,7 @@ def compare(
     Args:
         bundle: the bundle.
         model: the original ONNX model: a path, bytes or ``ModelProto``.
-        rtol: relative tolerance for all outputs; by default that of :func:`default_tolerances`.
+        rtol: relative tolerance for all outputs; by default that of :func:`edgetune.tolerances.model_tolerances`.
         atol: absolute tolerance, likewise.
         inputs: a ``.npz`` file or arrays by name; the recorded ones by default, random ones where
             the bundle has none.
@@ -182,20 +144,24 @@ def difference(
         name: the output's name.
         expected: the reference; None where it has no such output.
         actual: what the bundle gave.
-        rtol: relative tolerance; by default that of :func:`default_tolerances`.
+        rtol: relative tolerance; by default that of :func:`edgetune.tolerances.model_tolerances`.
         atol: absolute tolerance, likewise.
     """
-    default_rtol, default_atol = default_tolerances(actual if expected is None else expected)
+    default_rtol, default_atol = model_tolerances(actual if expected is None else expected)
     rtol = default_rtol if rtol is None else rtol
     atol = default_atol if atol is None else atol
-    problem = _structural_problem(expected, actual)
+    problem = "is not among the outputs of the reference" if expected is None else mismatch(expected, actual)
     if problem or expected is None:
         return OutputDifference(
             name, False, math.inf, math.inf, rtol, atol, actual.size, actual.size,
             passing_atol=math.inf, passing_rtol=math.inf, problem=problem,
         )  # fmt: skip
     expected, actual = plain(expected), plain(actual)
-    abs_error, rel_error = _errors(expected, actual)
+    abs_error = absolute_errors(expected, actual)
+    with np.errstate(all="ignore"):
+        rel_error = np.where(abs_error == 0, 0.0, abs_error / np.abs(expected.astype(np.float64)))
+    # Infinity differs from anything else by infinitely much relatively, too.
+    rel_error = np.where(np.isnan(rel_error), np.inf, rel_error)
     failing = (abs_error > atol) & (rel_error > rtol)
     position = value = wanted = None
     if failing.any():
@@ -218,33 +184,6 @@ def difference(
         passing_atol=_largest(abs_error[rel_error > rtol]),
         passing_rtol=_largest(rel_error[abs_error > atol]),
     )
-
-
-def _structural_problem(expected: np.ndarray | None, actual: np.ndarray) -> str:
-    if expected is None:
-        return "is not among the outputs of the reference"
-    if expected.shape != actual.shape:
-        return f"has shape {list(actual.shape)} in place of {list(expected.shape)}"
-    if expected.dtype != actual.dtype:
-        return f"has dtype {actual.dtype} in place of {expected.dtype}"
-    return ""
-
-
-def _errors(expected: np.ndarray, actual: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Absolute and relative errors, zero for equal values and infinite where NaN or infinity differs."""
-    equal = expected == actual
-    if expected.dtype.kind == "f":
-        equal |= np.isnan(expected) & np.isnan(actual)
-    with np.errstate(all="ignore"):
-        reference = np.abs(expected.astype(np.float64))
-        abs_error = np.abs(actual.astype(np.float64) - expected.astype(np.float64))
-        if expected.dtype.kind != "f":
-            # Neighbouring 64-bit integers may be the same float64.
-            abs_error = np.maximum(abs_error, 1.0)
-        rel_error = abs_error / reference
-    abs_error = np.where(np.isnan(abs_error), np.inf, abs_error)
-    rel_error = np.where(np.isnan(rel_error), np.inf, rel_error)
-    return np.where(equal, 0.0, abs_error), np.where(equal, 0.0, rel_error)
 
 
 def _largest(values: np.ndarray) -> float:

@@ -37,7 +37,7 @@ LAYERS = [
     {"config", "request", "results", "cpu", "machine", "metaschedule", "versions", "atomic", "elf"},
     {"resources"},
     {"records"},
-    {"narrow", "sizes"},
+    {"narrow", "sizes", "tolerances"},
     {"dtypes"},
     {"errors"},
 ]

@@ -16,7 +16,8 @@ from onnx.parser import parse_model
 import edgetune
 from edgetune.bundle.arrays import read_npz, write_npz
 from edgetune.model.session import Session
-from edgetune.verify import default_tolerances, difference
+from edgetune.tolerances import model_tolerances
+from edgetune.verify import difference
 
 MODEL = """<ir_version: 10, opset_import: ["": 21]>
 types (bfloat16[2, 3] half, float8e4m3fn[4] code, float8e5m2[4] wide, int4[2, 3] whole, uint4[5] natural, float[2, 3] x)
@@ -121,7 +122,7 @@ def test_a_standalone_library_has_no_such_types(model: onnx.ModelProto, tmp_path
 def test_a_step_is_allowed_and_no_more(kind: str, step: float) -> None:
     one = np.ones(3).astype(kind)
     assert difference("y", one, (np.ones(3) * (1 + step)).astype(kind)).passed
-    rtol, atol = default_tolerances(one)
+    rtol, atol = model_tolerances(one)
     off = np.ones(3).astype(kind)
     off[1] = 1 + 8 * step
     assert 8 * step > max(rtol, atol)

@@ -35,6 +35,7 @@ from edgetune.sides.base import SideSpec
 from edgetune.sides.device_side import is_remote, open_for
 from edgetune.sides.files import Model, side_files
 from edgetune.sides.process import SideProcess
+from edgetune.tolerances import absolute_errors, largest_value
 
 log = logging.getLogger(__name__)
 
@@ -180,12 +181,8 @@ def largest_error(expected: Mapping[str, np.ndarray], actual: Mapping[str, np.nd
         other = actual.get(name)
         if other is None or other.size != values.size:
             return math.inf
-        wanted, found = values.astype(np.float64), other.reshape(values.shape).astype(np.float64)
-        same = (wanted == found) | (np.isnan(wanted) & np.isnan(found))
-        with np.errstate(all="ignore"):
-            errors = np.where(same, 0.0, np.abs(found - wanted))
-        scale = np.abs(wanted[np.isfinite(wanted)]).max(initial=0.0)
-        error = float(np.nan_to_num(errors, nan=np.inf).max(initial=0.0))
+        error = float(absolute_errors(values, other.reshape(values.shape)).max(initial=0.0))
+        scale = largest_value(values)
         worst = max(worst, error / scale if scale else error)
     return worst
 

@@ -12,6 +12,7 @@ import numpy as np
 from edgetune.errors import ModelError
 from edgetune.model.session import Arrays, Session
 from edgetune.records import TensorSpec
+from edgetune.tolerances import absolute_errors, largest_value, mismatch, rewrite_bound
 
 
 class Ranges(Enum):
@@ -85,31 +86,18 @@ def _finite(array: np.ndarray[Any, Any]) -> bool:
 
 
 def difference(expected: Arrays, actual: Arrays) -> str | None:
-    """How ``actual`` differs from ``expected`` by more than rounding, or None.
-
-    Rewrites reorder float arithmetic: what is allowed is an error relative to the largest value of
-    the tensor of 2e-4 (float32) or 1e-2 (float16, bfloat16). Integers and booleans must be equal;
-    NaN and infinity must stand in the same places.
-    """
+    """How ``actual`` differs from ``expected`` by more than a rewrite may cause, or None."""
     for name, want in expected.items():
         got = actual[name]
-        if want.shape != got.shape or want.dtype != got.dtype:
-            return (
-                f"output {name!r} became {got.dtype} {list(got.shape)}, was {want.dtype} {list(want.shape)}"
-            )
-        if want.dtype.kind in "biuSUO":
+        if problem := mismatch(want, got):
+            return f"output {name!r} {problem}"
+        if want.dtype.kind in "SUO":
             if not np.array_equal(want, got):
                 return f"output {name!r} differs"
             continue
-        a, b = want.astype(np.float64), got.astype(np.float64)
-        finite = np.isfinite(a)
-        if not np.array_equal(finite, np.isfinite(b)) or not np.array_equal(
-            a[~finite], b[~finite], equal_nan=True
-        ):
-            return f"output {name!r} has NaN or infinity in other places"
-        tolerance = 2e-4 if want.dtype.itemsize >= 4 else 1e-2
-        scale = float(np.abs(a[finite]).max(initial=0.0))
-        error = float(np.abs(a[finite] - b[finite]).max(initial=0.0))
-        if error > tolerance * scale + 1e-7:
-            return f"output {name!r} differs by {error:.3g} where its largest value is {scale:.3g}"
+        error = float(absolute_errors(want, got).max(initial=0.0))
+        if error > rewrite_bound(want):
+            return (
+                f"output {name!r} differs by {error:.3g} where its largest value is {largest_value(want):.3g}"
+            )
     return None

@@ -9,18 +9,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edgetune.dtypes import numpy_dtype
+from edgetune.dtypes import is_float, numpy_dtype
 from edgetune.records import Task
+from edgetune.tolerances import absolute_errors, kernel_bounds
 
 if TYPE_CHECKING:
     import tvm
-
-TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
-"""Allowed error by dtype; other dtypes must match exactly.
-
-A schedule may change the order of a sum, and with it the rounding. With n addends of similar size the
-error grows like sqrt(n) units in the last place; these bounds leave room for sums of a million.
-"""
 
 
 @dataclass(frozen=True)
@@ -86,30 +80,16 @@ def random_arguments(specs: tuple[ArgumentSpec, ...], workload: str) -> list[np.
 def poison(spec: ArgumentSpec) -> np.ndarray:
     """Return what a result holds before the kernel runs: NaN, or the bit pattern 0x5A..."""
     dtype = numpy_dtype(spec.dtype)
-    if spec.dtype in TOLERANCE:
+    if is_float(spec.dtype):
         return np.full(spec.shape, np.nan, dtype)
     if spec.dtype == "bool":
         return np.zeros(spec.shape, dtype)
     return np.frombuffer(b"\x5a" * spec.nbytes, dtype).reshape(spec.shape).copy()
 
 
-def disagreement(dtype: str, expected: np.ndarray, got: np.ndarray) -> str | None:
-    """Say where two results differ by more than the dtype's tolerance; None where they agree.
-
-    A value passes when ``|got - expected| <= tolerance * (|expected| + rms(expected))``: relative to the
-    value itself, and to the typical size of the result where large terms cancel.
-    """
-    tolerance = TOLERANCE.get(dtype)
-    if tolerance is None:
-        wrong = expected != got
-    else:
-        reference, value = expected.astype(np.float64), got.astype(np.float64)
-        finite = np.isfinite(reference)
-        scale = float(np.sqrt(np.mean(np.square(reference[finite])))) if finite.any() else 0.0
-        with np.errstate(invalid="ignore", over="ignore"):
-            close = np.abs(value - reference) <= tolerance * (np.abs(reference) + scale)
-        same = (value == reference) | (np.isnan(value) & np.isnan(reference))
-        wrong = ~np.where(finite, close, same)
+def disagreement(expected: np.ndarray, got: np.ndarray) -> str | None:
+    """Say where two results differ by more than a schedule may cause; None where they agree."""
+    wrong = absolute_errors(expected, got) > kernel_bounds(expected)
     if not wrong.any():
         return None
     first = tuple(int(i) for i in np.argwhere(wrong)[0])

@@ -271,8 +271,7 @@ class DeviceMeasurer:
     def _wrong(self) -> str | None:
         assert self._prepared is not None
         for index, expected in self._prepared.expected.items():
-            dtype = self._prepared.specs[index].dtype
-            if wrong := disagreement(dtype, expected, self._arguments[index].numpy()):
+            if wrong := disagreement(expected, self._arguments[index].numpy()):
                 return wrong
         return None
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from edgetune.tolerances import TOLERANCES
 from edgetune.tuning.arguments import (
-    TOLERANCE,
     ArgumentSpec,
     argument_specs,
     disagreement,
@@ -58,18 +58,18 @@ def test_random_arguments(dtype):
         assert set(np.unique(value)) == {0, 1}, "mostly indices: every axis has two places, or one"
     # What no kernel wrote is never taken for a result.
     if dtype != "bool":
-        assert disagreement(dtype, value, result)
+        assert disagreement(value, result)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_rounding_passes_and_errors_do_not(dtype):
     generator = np.random.default_rng(0)
     expected = generator.standard_normal((50, 50)).astype(dtype)
-    tolerance = TOLERANCE[dtype]
-    assert disagreement(dtype, expected, expected * (1 + tolerance / 4)) is None
+    tolerance = TOLERANCES[dtype].kernel
+    assert disagreement(expected, expected * (1 + tolerance / 4)) is None
     wrong = expected.copy()
     wrong[3, 4] += 10 * tolerance
-    message = disagreement(dtype, expected, wrong)
+    message = disagreement(expected, wrong)
     assert message
     assert "1 of 2500" in message
     assert "[3, 4]" in message
@@ -78,30 +78,30 @@ def test_rounding_passes_and_errors_do_not(dtype):
 def test_another_order_of_a_long_sum_passes():
     terms = np.random.default_rng(0).standard_normal((64, 1 << 16)).astype(np.float32)
     forward = np.array([np.add.accumulate(row)[-1] for row in terms])
-    assert disagreement("float32", terms.sum(axis=1, dtype=np.float32), forward) is None
+    assert disagreement(terms.sum(axis=1, dtype=np.float32), forward) is None
 
 
 def test_nan_and_infinity_agree_with_themselves_only():
     special = np.array([np.nan, np.inf, -np.inf, 1.0], np.float32)
-    assert disagreement("float32", special, special) is None
+    assert disagreement(special, special) is None
     for position in range(3):
         other = special.copy()
         other[position] = 1.0
-        assert disagreement("float32", special, other)
-    assert disagreement("float32", np.ones(4, np.float32), special)
-    assert disagreement("float32", np.full(3, np.nan, np.float32), np.full(3, np.nan, np.float32)) is None
+        assert disagreement(special, other)
+    assert disagreement(np.ones(4, np.float32), special)
+    assert disagreement(np.full(3, np.nan, np.float32), np.full(3, np.nan, np.float32)) is None
 
 
 def test_integers_agree_exactly():
     expected = np.arange(10, dtype=np.int8)
-    assert disagreement("int8", expected, expected) is None
-    assert disagreement("int8", expected, expected + np.int8(1))
+    assert disagreement(expected, expected) is None
+    assert disagreement(expected, expected + np.int8(1))
 
 
 def test_zero_results_are_compared_too():
     zeros = np.zeros(5, np.float32)
-    assert disagreement("float32", zeros, zeros) is None
-    assert disagreement("float32", zeros, zeros + np.float32(1e-3))
+    assert disagreement(zeros, zeros) is None
+    assert disagreement(zeros, zeros + np.float32(1e-3))
 
 
 def test_poison_is_never_right():
