@@ -1,7 +1,8 @@
 """Lets NumPy arrays of bfloat16, 8-bit floats and 4-bit integers pass through ONNX Runtime.
 
 Its Python interface knows no such arrays. Inputs and outputs of these types get a Cast from or to a
-type it knows and that holds every value of theirs, so that nothing is rounded.
+type it knows and that holds every value of theirs, so that nothing is rounded. Operators that it
+runs on GPUs alone are written out (:mod:`edgetune.bodies`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 import onnx
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 
+from edgetune.bodies import written_out
 from edgetune.dtypes import BY_ONNX_NAME, wider
 
 WIDER = {
@@ -75,14 +77,15 @@ class Widened:
 
 
 def widen(model: ModelProto) -> Widened:
-    """``model`` with a Cast at every input and output of such a type; itself where it has none."""
+    """``model`` with a Cast at every input and output of such a type; itself where nothing is to be changed."""
+    written = written_out(model)
     filled = {tensor.name for tensor in model.graph.initializer}
     ins = [value for value in model.graph.input if is_narrow(value) and value.name not in filled]
     outs = [value for value in model.graph.output if is_narrow(value)]
     if not ins and not outs:
-        return Widened(model, model)
+        return Widened(model, written)
     changed = ModelProto()
-    changed.CopyFrom(model)
+    changed.CopyFrom(written)
     kinds = {value.name: value.type.tensor_type.elem_type for value in (*ins, *outs)}
     inputs = {value.name: f"edgetune.wide.input.{value.name}" for value in ins}
     outputs = {value.name: f"edgetune.wide.output.{value.name}" for value in outs}

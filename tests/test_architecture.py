@@ -39,7 +39,7 @@ LAYERS = [
     {"records"},
     {"narrow", "sizes", "tolerances"},
     {"dtypes"},
-    {"errors"},
+    {"bodies", "errors"},
 ]
 """From the top down: a part may import from the rows below its own, and from itself."""
 

@@ -100,10 +100,12 @@ def unsupported_nodes(prepared: PreparedModel) -> tuple[UnsupportedNode, ...]:
 
 def missing_operators(model: ModelProto) -> Iterator[UnsupportedNode]:
     """Nodes of the model, of its subgraphs and of its functions whose operator cannot be imported."""
+    from edgetune.bodies import written_out
     from edgetune.graph.importer import operators
     from edgetune.model import graphs
 
     known = operators()
+    model = written_out(model)
     functions = {(function.domain, function.name) for function in model.functions}
     nodes: list[NodeProto] = list(graphs.walk_nodes(model.graph))
     for function in model.functions:
@@ -116,12 +118,18 @@ def missing_operators(model: ModelProto) -> Iterator[UnsupportedNode]:
 
 
 def _refusal(node: NodeProto, known: frozenset[str]) -> str | None:
+    from edgetune.bodies import OLDEST_OPSET, has_body
     from edgetune.model.graphs import DEFAULT_DOMAINS
 
     if node.domain in DEFAULT_DOMAINS:
         return None if node.op_type in known else "edgetune has no implementation of this operator"
     if f"{node.domain}.{node.op_type}" in known:
         return None
+    if has_body(node):
+        return (
+            "ONNX Runtime, the reference, runs this operator on GPUs alone; edgetune writes it out where the operator "
+            f"set is {OLDEST_OPSET} or newer and the attributes and constant weights leave no doubt"
+        )
     return f"edgetune has no implementation of this operator of the domain {node.domain!r}"
 
 

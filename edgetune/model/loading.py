@@ -14,6 +14,7 @@ from onnx import AttributeProto, ModelProto, TensorProto
 
 from edgetune.errors import ModelError, first_line
 from edgetune.model import graphs
+from edgetune.model.limits import refuse_runaway_functions
 
 LIMIT_BYTES = 2**31 - 1
 """Protobuf's own limit: no larger ONNX model can be held in one message."""
@@ -98,7 +99,11 @@ def _read(path: Path) -> bytes:
             raise ModelError(f"{path} is a directory; give the .onnx file{hint}")
         if path.stat().st_size > LIMIT_BYTES:
             raise ModelError(_too_large(str(path)))
-        return path.read_bytes()
+        with path.open("rb") as stream:
+            data = stream.read(LIMIT_BYTES + 1)  # a pipe and a device tell no size beforehand
+        if len(data) > LIMIT_BYTES:
+            raise ModelError(_too_large(str(path)))
+        return data
     except FileNotFoundError as error:
         raise ModelError(f"{path} does not exist; check the path of the ONNX file") from error
     except OSError as error:
@@ -150,6 +155,7 @@ def _require_graph(proto: ModelProto, what: str) -> None:
     _refuse_damaged_texts(proto, what)
     _refuse_unknown_types(proto, what)
     _refuse_missing_inputs(proto, what)
+    refuse_runaway_functions(proto, what)
 
 
 def _refuse_damaged_texts(proto: ModelProto, what: str) -> None:
@@ -237,13 +243,20 @@ def _external_files(proto: ModelProto, path: Path) -> list[Path]:
     files = []
     folder = path.parent.resolve()
     for location in _external_names(proto):
-        file = (folder / location).resolve()
+        try:
+            file = (folder / location).resolve()
+            there = file.is_file()
+        except (OSError, ValueError) as error:
+            raise ModelError(
+                f"{path} refers to external data in {location[:80]!r}, which cannot be the name of a file; "
+                "save the model again with its data beside it"
+            ) from error
         if not location or not file.is_relative_to(folder):
             raise ModelError(
                 f"{path} refers to external data outside of its folder ({location!r}), which is refused; "
                 "save the model again with its data beside it"
             )
-        if not file.is_file():
+        if not there:
             raise ModelError(
                 f"{path} keeps weights in {location}, and there is no such file in {path.parent}; "
                 "copy it there, under this name"

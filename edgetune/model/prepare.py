@@ -15,6 +15,7 @@ from edgetune.bundle.arrays import write_npz
 from edgetune.errors import EdgetuneError, ModelError
 from edgetune.model import flops, graphs, interface, pipeline
 from edgetune.model.cutting import first_part
+from edgetune.model.limits import refuse_huge_tensors
 from edgetune.model.loading import SourceModel, load_model
 from edgetune.model.padding import Padding
 from edgetune.model.passes import PASSES
@@ -86,7 +87,7 @@ def _prepare_fixed(
     frozen = frozen_arrays(interface.inputs(loaded.proto), freeze or {})
     bound = bind_shapes(normalize(freeze_inputs(loaded.proto, freeze or {}).model).model, shapes).model
     specs = tuple(value.spec() for value in interface.inputs(bound))
-
+    refuse_huge_tensors(bound, specs)
     if any(0 in spec.shape for spec in specs) or _may_kill(loaded.proto):
         _survive(loaded.proto, specs, frozen)
     session = _reference_session(loaded.proto)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from edgetune.errors import ModelError
-from edgetune.model.session import Arrays, Session
+from edgetune.model.session import Arrays, Session, StoppedError
 from edgetune.records import TensorSpec
 from edgetune.tolerances import absolute_errors, largest_value, mismatch, rewrite_bound
 
@@ -69,6 +69,8 @@ def reference_run(
         inputs = random_inputs(specs, seed, ranges)
         try:
             outputs = session.run({**inputs, **frozen})
+        except StoppedError:
+            raise
         except ModelError as error:
             first_error = first_error or error
             continue

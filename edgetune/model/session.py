@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,10 +16,17 @@ from edgetune.model.graphs import walk_nodes
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 
+DEADLINE_S = 60
+"""Of one run: ONNX Runtime looks between two nodes whether it is to end, and so ends a Loop without end."""
+
 _NOISE = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : |/\S+/(?=[\w.]+\.(cc|h):\d+)")
 
 _INPUTS_READ = {("com.microsoft", "QLinearSigmoid"): 5, ("com.microsoft", "QLinearLeakyRelu"): 5}
 """Operators of which ONNX Runtime 1.32 reads so many inputs, and ends the process where a node has fewer."""
+
+
+class StoppedError(ModelError):
+    """ONNX Runtime did not come to an end."""
 
 
 class Session:
@@ -61,15 +69,29 @@ class Session:
 
         Raises:
             ModelError: the model does not run on these inputs.
+            StoppedError: it ran for longer than ``DEADLINE_S``.
         """
+        import onnxruntime as ort
+
         names = list(self.output_names if outputs is None else outputs)
+        ended = ort.RunOptions()
+        watch = threading.Timer(DEADLINE_S, setattr, (ended, "terminate", True))
+        watch.daemon = True
+        watch.start()
         try:
-            values = self._session.run(self._wide.names(names), self._wide.feed(inputs))
+            values = self._session.run(self._wide.names(names), self._wide.feed(inputs), ended)
         except Exception as error:
+            if ended.terminate:
+                raise StoppedError(
+                    f"ONNX Runtime, the reference, was still running the model after {DEADLINE_S} s, and was stopped; "
+                    "look for a Loop that never ends, or choose smaller shapes (--shape)"
+                ) from error
             raise ModelError(
                 f"ONNX Runtime, the reference, cannot run the model on these inputs: {reason(error)}; "
                 "check the shapes (--shape) and the fixed values (--freeze)"
             ) from error
+        finally:
+            watch.cancel()
         return self._wide.result(names, [np.asarray(value) for value in values])
 
     def declared_outputs(self) -> dict[str, tuple[str, tuple[int | str | None, ...]]]:

@@ -2,7 +2,8 @@
 
 Before: ``y = mine.Block(x)`` with ``Block`` among the model's functions, or ``y = Celu(x)``, which the
 standard defines by other operators. After: those other operators. Of the standard's functions only
-those are inlined that cannot be imported as they are.
+those are inlined that cannot be imported as they are, and of com.microsoft those that ONNX Runtime
+runs on GPUs alone (:mod:`edgetune.bodies`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import onnx
 from onnx import FunctionProto, ModelProto, NodeProto, TypeProto
 from onnx.inliner import inline_local_functions
 
+from edgetune.bodies import written_out
 from edgetune.model import graphs, shapes
 from edgetune.model.pipeline import PassResult
 
@@ -45,6 +47,7 @@ def inline_functions(model: ModelProto) -> PassResult:
     """Inline the model's own functions, and operators of :data:`INLINED`, as long as there are any."""
     result = model
     for _ in range(_MAX_DEPTH):
+        result = written_out(result)
         called = any(map(_is_inlined, graphs.walk_nodes(result.graph)))
         if not called and not result.functions:
             break
