@@ -13,7 +13,7 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
-from edgetune.graph.workload import workload_hash
+from edgetune.graph.workload import SURROUNDINGS, workload_hash
 
 
 class Merger:
@@ -74,7 +74,7 @@ class Merger:
 
 def as_kernel(func: tvm.tirx.PrimFunc) -> tvm.IRModule:
     """A PrimFunc alone in a module as ``main``, without what only its surroundings need."""
-    for attribute in ("op_pattern", "private", "global_symbol"):
+    for attribute in SURROUNDINGS:
         if func.attrs and attribute in func.attrs:
             func = func.without_attr(attribute)
     return tvm.IRModule({"main": func.with_attr("global_symbol", "main")})

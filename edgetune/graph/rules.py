@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 import tvm
-from tvm import relax, te
+from tvm import relax, te, topi
 
 from edgetune.graph import winograd
 from edgetune.graph.blocked import BlockedValue, Rewriter, Rule
 from edgetune.graph.geometry import Geometry, image_shape, pair
+from edgetune.graph.joining import JOINS_ATTR
 from edgetune.graph.packing import block_channels, const, pack_conv_weight, pad_to, shape_of
+from edgetune.graph.shuffle import convolve_shuffled
 from edgetune.kernels import products, window
 
 
@@ -87,6 +89,10 @@ def _convolution(rewriter: Rewriter, call: Any) -> BlockedValue | None:
             window.depthwise, value.expr, const(packed), *geometry.arguments(), name="depthwise_conv2d"
         )
         return BlockedValue(expr, out_channels, *output, value.groups)
+    if groups > 1 and rank == 4:
+        shuffled = convolve_shuffled(rewriter, call, weight, geometry)
+        if shuffled is not None:
+            return BlockedValue(shuffled, out_channels, *output, groups)
     plain_input = channels < lanes and groups == 1
     shape = (batch, channels, out_channels)
     form = None if plain_input else winograd.best_form(rewriter.target, shape, geometry, groups)
@@ -225,7 +231,14 @@ def _concat(rewriter: Rewriter, call: Any) -> BlockedValue | None:
     known = [v for v in values if v is not None]
     if len(known) < len(values) or any(v.padded(rewriter.lanes) for v in known):
         return None
-    expr = rewriter.emit(relax.op.concat([v.expr for v in known], axis=1))
+    one_image = all(shape_of(v.expr)[0] == 1 for v in known)
+    expr = rewriter.emit_te(
+        topi.concatenate,
+        [v.expr for v in known],
+        1,
+        name="concatenate",
+        primfunc_attrs={JOINS_ATTR: 1} if one_image else None,
+    )
     return BlockedValue(expr, sum(v.channels for v in known), known[0].height, known[0].width)
 
 

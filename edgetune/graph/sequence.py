@@ -18,6 +18,7 @@ from tvm import relax
 from edgetune.dtypes import EXTENDED
 from edgetune.errors import NotStandaloneError
 from edgetune.graph.compile import lift_weights, schedule_kernels, with_buildable_kernels
+from edgetune.graph.joining import JOINS_ATTR, home, join
 from edgetune.graph.lower import Lowered
 from edgetune.graph.refusal import REFUSALS, refusing
 from edgetune.records import Choice
@@ -57,7 +58,7 @@ def compile_program(lowered: Lowered, choices: Sequence[Choice], target: Target,
             raise NotStandaloneError(f"{spec.name!r} is of type {spec.dtype}, which the C API lacks")
     mod = schedule_kernels(lowered, {choice.task.workload: choice.trace for choice in choices}, target)
     mod, weights = lift_weights(mod, "main")
-    reader = _read(mod, len(lowered.inputs))
+    reader = _read(mod, len(lowered.inputs), _joining(lowered.mod))
     try:
         kernels, workspace_bytes = _build(mod, reader.functions(), target, name)
     except REFUSALS:
@@ -87,7 +88,18 @@ class _Call:
     arguments: tuple[_Tensor, ...]
 
 
-def _read(mod: tvm.IRModule, num_inputs: int) -> _Reader:
+def _joining(mod: tvm.IRModule) -> frozenset[str]:
+    """The kernels that only put their inputs one after the other; one input, for reshaping."""
+    kernels = {var.name_hint: f for var, f in mod.functions.items() if isinstance(f, tvm.tirx.PrimFunc)}
+    return frozenset(
+        name
+        for name, func in kernels.items()
+        if (func.attrs and JOINS_ATTR in func.attrs)
+        or (len(func.params) == 2 and relax.analysis.has_reshape_pattern(func))
+    )
+
+
+def _read(mod: tvm.IRModule, num_inputs: int, joining: frozenset[str]) -> _Reader:
     mod = tvm.transform.Sequential(
         [
             relax.transform.RewriteDataflowReshape(),
@@ -96,13 +108,16 @@ def _read(mod: tvm.IRModule, num_inputs: int) -> _Reader:
             relax.transform.CallTIRRewrite(),
         ]
     )(mod)
-    return _Reader(mod["main"], num_inputs)
+    return _Reader(mod["main"], num_inputs, joining)
 
 
 class _Reader:
-    """Walks over the bindings of ``main`` after CallTIRRewrite: allocations, kernel calls, other names."""
+    """Walks over the bindings of ``main`` after CallTIRRewrite: allocations, kernel calls, other names.
 
-    def __init__(self, main: relax.Function, num_inputs: int) -> None:
+    Calls of a kernel of ``joining`` are left out where its inputs can be written in their place.
+    """
+
+    def __init__(self, main: relax.Function, num_inputs: int, joining: frozenset[str]) -> None:
         self._values: dict[Any, Any] = {}
         self._calls: list[_Call] = []
         self._allocated = 0
@@ -118,6 +133,20 @@ class _Reader:
                 self._values[binding.var] = self._value(binding)
         result = self._get(main.body.body)
         self._outputs: tuple[_Tensor, ...] = result if isinstance(result, tuple) else (result,)
+        joins = [call.arguments for call in self._calls if call.function in joining]
+        outputs = set(self._outputs)
+        self._inside = join(
+            joins,
+            lambda tensor: tensor.size_bytes,
+            # What is reshaped to an output is written in its place.
+            lambda tensor, alone: tensor.space is Space.ARENA and (alone or tensor not in outputs),
+        )
+        self._calls = [call for call in self._calls if not self._is_done(call, joining)]
+
+    def _is_done(self, call: _Call, joining: frozenset[str]) -> bool:
+        """Whether a call joins what lies together already."""
+        *parts, whole = call.arguments
+        return call.function in joining and all(self._inside.get(p, (None,))[0] == whole for p in parts)
 
     def functions(self) -> tuple[str, ...]:
         """The kernels that are called, each once, in the order of the first call."""
@@ -137,7 +166,9 @@ class _Reader:
         places: dict[Place, int] = {}
 
         def index(tensor: _Tensor) -> int:
-            return places.setdefault(homes.get(tensor, Place(tensor.space, tensor.index)), len(places))
+            whole, start = home(tensor, self._inside)
+            place = homes.get(whole, Place(whole.space, whole.index))
+            return places.setdefault(Place(place.space, place.offset + start), len(places))
 
         steps = [
             Step(
@@ -170,7 +201,7 @@ class _Reader:
     def _lifetimes(self, homes: dict[_Tensor, Place]) -> dict[_Tensor, Lifetime]:
         lives: dict[_Tensor, Lifetime] = {}
         for step, call in enumerate(self._calls):
-            for tensor in call.arguments:
+            for tensor in (home(argument, self._inside)[0] for argument in call.arguments):
                 if tensor.space is Space.ARENA and tensor not in homes:
                     first = lives[tensor].first if tensor in lives else step
                     lives[tensor] = Lifetime(tensor.size_bytes, first, step)

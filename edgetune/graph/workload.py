@@ -5,6 +5,9 @@ from __future__ import annotations
 import tvm
 import tvm_ffi
 
+SURROUNDINGS = ("op_pattern", "private", "global_symbol", "edgetune.joins")
+"""Attributes of a kernel that tell of its surroundings, not of what it computes."""
+
 
 def workload_hash(mod: tvm.IRModule) -> str:
     """16 hex digits naming the computation of a kernel module (one PrimFunc ``main``).
@@ -14,7 +17,7 @@ def workload_hash(mod: tvm.IRModule) -> str:
     either: kernels that differ in a factor only are scheduled alike and as fast.
     """
     func = mod["main"]
-    for attribute in ("op_pattern", "private", "global_symbol"):
+    for attribute in SURROUNDINGS:
         if func.attrs and attribute in func.attrs:
             func = func.without_attr(attribute)
     masked = tvm_ffi.structural_map(func, (tvm.tirx.FloatImm, _mask))

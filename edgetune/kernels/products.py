@@ -106,6 +106,40 @@ def conv2d(
     )
 
 
+def pointwise_shuffled(x: te.Tensor, weight: te.Tensor, groups: int, shuffle: int) -> te.Tensor:
+    """Grouped pointwise convolution of channels that lie as they did before they were shuffled.
+
+    Args:
+        x: ``[N, C/b, H*W, b]``, channels in whole blocks within each of ``shuffle`` groups.
+        weight: ``[O/b, 1, 1, 1, I, b]``, output channel innermost, no input channel padded.
+        groups: of the convolution.
+        shuffle: groups of the shuffle: its channel ``s`` is channel ``s // shuffle`` of group ``s % shuffle``.
+
+    Returns:
+        ``[N, O/b, H*W, b]``.
+    """
+    batch, blocks, columns, lanes = (int(d) for d in x.shape)
+    out_blocks, _, _, _, depth, _ = (int(d) for d in weight.shape)
+    rc, kh, kw, ri = (
+        te.reduce_axis((0, extent), name) for extent, name in zip((1, 1, 1, depth), AXES[5:], strict=True)
+    )
+
+    def read(n: te.Var, o: te.Var, w: te.Var) -> te.PrimExpr:
+        channel = o // (out_blocks // groups) * depth + ri
+        within = channel // shuffle
+        return x[n, channel % shuffle * (blocks // shuffle) + within // lanes, w, within % lanes]
+
+    result = te.compute(
+        (batch, out_blocks, 1, columns, lanes),
+        lambda n, o, h, w, i: te.sum(read(n, o, w) * weight[o, rc, kh, kw, ri, i], axis=[rc, kh, kw, ri]),
+        name=STAGE,
+        attrs={KERNEL_ATTR: KIND},
+    )
+    return te.compute(
+        (batch, out_blocks, columns, lanes), lambda n, o, f, i: result[n, o, 0, f, i], name="flatten"
+    )
+
+
 def dense(x: te.Tensor, weight: te.Tensor, columns: int) -> te.Tensor:
     """Matrix product with a packed constant right-hand side.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from pathlib import Path
@@ -64,6 +65,39 @@ def odd_model() -> onnx.ModelProto:
     inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [3, 4])]
     graph = helper.make_graph(nodes, "odd", inputs, outputs, initializers)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+
+
+def dense_block() -> onnx.ModelProto:
+    """Parts joined once, joined again inside another whole, and joined a third time, which takes a copy."""
+    rng = np.random.default_rng(2)
+    edges = {"a": ("x", 16), "b": ("a", 16), "c": ("a", 24), "d": ("j1", 8), "e": ("j2", 16), "y": ("j3", 8)}
+    joins = {"j1": ("b", "c"), "j2": ("j1", "d"), "j3": ("b", "e")}
+    channels, nodes, weights = {"x": 8}, [], []
+    for name in ("a", "b", "c", "j1", "d", "j2", "e", "j3", "y"):
+        if name in joins:
+            channels[name] = sum(channels[part] for part in joins[name])
+            nodes.append(helper.make_node("Concat", joins[name], [name], axis=1))
+            continue
+        source, channels[name] = edges[name]
+        weight = rng.standard_normal((channels[name], channels[source], 1, 1)).astype(np.float32)
+        weights.append(onnx.numpy_helper.from_array(weight / channels[source] ** 0.5, f"w{name}"))
+        nodes.append(helper.make_node("Conv", [source, f"w{name}"], [name]))
+    image = functools.partial(helper.make_tensor_value_info, elem_type=TensorProto.FLOAT)
+    outputs = [image("y", shape=[1, 8, 6, 8]), image("e", shape=[1, 16, 6, 8])]
+    graph = helper.make_graph(nodes, "dense", [image("x", shape=[1, 8, 6, 8])], outputs, weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+
+
+def test_what_is_joined_is_written_where_the_whole_lies(tmp_path: Path) -> None:
+    result = edgetune.compile(dense_block(), out=tmp_path / "dense", standalone=True)
+    assert result.verified is not None
+    assert result.verified.passed
+    model = edgetune.load(result.bundle)
+    assert isinstance(model, StandaloneModel)
+    inputs = {"x": np.ones((1, 8, 6, 8), np.float32)}
+    kernels = [name for name, *_ in model.observe(inputs)]
+    # "e" is an output and "b" lies in another tensor already: only the last of the three is copied together.
+    assert sum("concatenate" in name for name in kernels) == 1
 
 
 @pytest.mark.parametrize("weights", ["file", "embed"])
