@@ -8,9 +8,9 @@ are loaded. A process that imports TVM itself, before or after, shares the same 
 from __future__ import annotations
 
 import logging
+import os
 import tempfile
 import threading
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -93,11 +93,11 @@ class LoadedModel:
         self.threads = _possible_threads(bundle.manifest.threads, threads)
         self._path = bundle.path
         self._lock = threading.Lock()
-        self._library = _library(bundle)
+        self._library = _load_library(bundle)
         self._serving = Serving(bundle.manifest)
         try:
             self._weights = _map_weights(bundle)
-            self._machine = self._library.machine()
+            self._machine = start_machine(self._library)
             self._programs = [
                 _Program(self._machine, entry, self._weights) for entry in bundle.manifest.all_programs()
             ]
@@ -218,45 +218,18 @@ AnyModel: TypeAlias = LoadedModel | StandaloneModel
 """What :func:`load` gives: a model for TVM's virtual machine, or one that needs nothing but itself."""
 
 
-class _Library:
-    """One loaded ``model.so``, shared by all models of the process that come from the same file.
+def _load_library(bundle: Bundle) -> Any:
+    """The library of a bundle, as a module of TVM.
 
-    Loaded twice, the second module would take over the first one's state and leave it dangling.
+    A copy of it, which needs no name any more once it is loaded: of a file that is loaded twice, by this module or by
+    an app's C API, the second module would take over the first one's state and leave it dangling.
     """
-
-    def __init__(self, path: Path) -> None:
-        self._module = engine().load_module(str(path))
-
-    def machine(self) -> Any:
-        """A fresh virtual machine over the library."""
-        return start_machine(self._module)
-
-
-_libraries: weakref.WeakValueDictionary[tuple[int, int, int], _Library] = weakref.WeakValueDictionary()
-_libraries_lock = threading.Lock()
-
-
-def _library(bundle: Bundle) -> _Library:
-    extent = bundle.storage.files[m.LIBRARY]
-    status = extent.path.stat()
-    key = (status.st_dev, status.st_ino, extent.offset)
-    with _libraries_lock:
-        library = _libraries.get(key)
-        if library is None:
-            library = _libraries[key] = _load_library(bundle)
-        return library
-
-
-def _load_library(bundle: Bundle) -> _Library:
-    extent = bundle.storage.files[m.LIBRARY]
+    module = engine().load_module
     try:
-        if not bundle.storage.archive:
-            return _Library(extent.path.resolve())
-        # The system loader wants a file of its own; once loaded, it needs no name any more.
         with tempfile.TemporaryDirectory(prefix="edgetune-", ignore_cleanup_errors=True) as folder:
             path = Path(folder) / m.LIBRARY
-            path.write_bytes(extent.read())
-            return _Library(path)
+            path.write_bytes(bundle.storage.files[m.LIBRARY].read())
+            return module(str(path))
     except (RuntimeError, OSError) as error:
         raise BundleError(
             f"the library of {bundle.path} cannot be loaded ({first_line(error)}); build the bundle again"
@@ -331,7 +304,16 @@ def _use_threads(count: int) -> None:
     x86 machine's CPUs: it is made with all CPUs of the process, of which ``count`` are then used.
     The workers, and the calling thread, may run on any of these CPUs, on a machine with cores of
     several speeds on the ``count`` fastest.
+
+    Raises:
+        UsageError: this process is the fork of one in which this Python thread ran a model.
     """
+    if getattr(_thread_state, "process", os.getpid()) != os.getpid():
+        # TVM would wait for threads that only the parent has.
+        raise UsageError(
+            "this process is the fork of one that ran a model in TVM's virtual machine, without its threads; run "
+            "models in a new thread, or only after the fork, as multiprocessing does with the method 'spawn'"
+        )
     if getattr(_thread_state, "count", None) == count:
         return
     _thread_state.cpus = getattr(_thread_state, "cpus", None) or sorted(usable_cpus())
@@ -340,7 +322,7 @@ def _use_threads(count: int) -> None:
     if not hasattr(_thread_state, "count"):
         configure(_SHARE_ALL_CORES, count, [str(cpu) for cpu in _thread_state.cpus])
     configure(_SHARE_ALL_CORES, count, cpus)
-    _thread_state.count = count
+    _thread_state.count, _thread_state.process = count, os.getpid()
     actual = engine().get_global_func("runtime.NumThreads")()
     if actual < count:
         log.warning("TVM was started earlier on %d threads and cannot use %d now", actual, count)

@@ -15,18 +15,11 @@ import pytest
 
 from edgetune.standalone.build import build_libraries
 from edgetune.targets import Target
-from tests.standalone.conftest import GNU, HERE, expected, program, run, system_compiler, target_for
+from tests.standalone.conftest import GNU, HERE, expected, program, run, system_compiler, target_for, tool
 
 ROOT = HERE.parents[1]
 AT_8 = 2 * (1 + 1) + 1
 """The hand-made program's first output at 8 for ones: (x + 1) + ((x + 1) + x)."""
-
-
-def tool(*names: str) -> list[str]:
-    found = [shutil.which(name) for name in names]
-    if None in found:
-        pytest.skip(f"needs {' and '.join(names)}")
-    return [str(path) for path in found]
 
 
 def damaged(bundle: Path, folder: Path) -> Path:
