@@ -19,6 +19,7 @@ from edgetune.bundle.reader import open_bundle
 from edgetune.cpu import architecture
 from edgetune.targets import Target, load_target
 from tests.standalone.conftest import GNU, HERE, run, system_compiler, tool
+from tests.standalone.test_wrappers import java_example, rust_example
 
 pytestmark = pytest.mark.skipif(
     architecture() not in ("x86_64", "aarch64"), reason="TVM has no wheel for this machine"
@@ -122,6 +123,18 @@ def test_an_app_in_cpp(bundle: Path, tmp_path: Path) -> None:
     best = int(np.argmax(WEIGHT.sum(axis=0)))
     refused = "there is no such combination of sizes; see edgetune_num_sizes"
     assert run([app, bundle]).splitlines() == [f"4 {best}", f"1 {best}", refused]
+
+
+def test_java_and_rust(bundle: Path, tmp_path: Path) -> None:
+    """Their examples, on ones, at the largest sizes; a JVM keeps its handler of SIGSEGV, or says so."""
+    third = np.sort(WEIGHT.sum(axis=0))[-3]
+    lines = run([*java_example(bundle, tmp_path), bundle]).splitlines()
+    assert lines[0] == "input x FLOAT32[4, 16]"
+    assert float(lines[1].removeprefix("output values ")) == pytest.approx(third)
+    of_rust = run([rust_example(tmp_path / "target"), bundle]).splitlines()
+    assert of_rust[0] == "input x [4, 16]"
+    assert float(of_rust[1].removeprefix("output values ")) == pytest.approx(third)
+    assert of_rust[2:] == ["error: indices holds values of another type"]
 
 
 TINY = """
