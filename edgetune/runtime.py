@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -20,6 +19,7 @@ import numpy as np
 
 from edgetune.bundle import manifest as m
 from edgetune.bundle.inputs import check_inputs, plainly_right
+from edgetune.bundle.loading import library_file
 from edgetune.bundle.reader import Bundle, check_loadable, open_bundle
 from edgetune.bundle.serving import Serving
 from edgetune.bundle.signing import verify
@@ -55,10 +55,10 @@ def load(
 
     Raises:
         BundleError: it is no bundle, is damaged, or was made for another machine or other versions.
-        UsageError: ``threads`` is less than one.
+        UsageError: ``threads`` is no number, or less than one.
     """
-    if threads is not None and threads < 1:
-        raise UsageError(f"threads={threads} is not a number of threads; give 1 or more")
+    if threads is not None and not (isinstance(threads, int) and threads >= 1):
+        raise UsageError(f"threads={threads!r} is not a number of threads; give 1 or more")
     if key is not None:
         verify(Path(bundle), key)
         check_files = True
@@ -221,19 +221,12 @@ AnyModel: TypeAlias = LoadedModel | StandaloneModel
 def _load_library(bundle: Bundle) -> Any:
     """The library of a bundle, as a module of TVM.
 
-    A copy of it, which needs no name any more once it is loaded: of a file that is loaded twice, by this module or by
-    an app's C API, the second module would take over the first one's state and leave it dangling.
+    A copy of it: of a file that is loaded twice, by this module or by an app's C API, the second module would take
+    over the first one's state and leave it dangling.
     """
-    module = engine().load_module
-    try:
-        with tempfile.TemporaryDirectory(prefix="edgetune-", ignore_cleanup_errors=True) as folder:
-            path = Path(folder) / m.LIBRARY
-            path.write_bytes(bundle.storage.files[m.LIBRARY].read())
-            return module(str(path))
-    except (RuntimeError, OSError) as error:
-        raise BundleError(
-            f"the library of {bundle.path} cannot be loaded ({first_line(error)}); build the bundle again"
-        ) from error
+    load_module = engine().load_module
+    with library_file(bundle, copied=True) as path:
+        return load_module(str(path))
 
 
 def _map_weights(bundle: Bundle) -> list[np.ndarray]:

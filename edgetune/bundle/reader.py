@@ -20,7 +20,7 @@ import numpy as np
 from edgetune.bundle import manifest as m
 from edgetune.bundle.arrays import load_npz
 from edgetune.bundle.package import Runner, choose, parse_package
-from edgetune.bundle.storage import Extent, Storage, open_storage
+from edgetune.bundle.storage import Extent, Storage, open_storage, unreadable
 from edgetune.cpu import architecture, missing_features
 from edgetune.errors import BundleError
 from edgetune.machine import usable_cpus
@@ -105,9 +105,7 @@ def open_bundle(
         bundle = Bundle(path, manifest, storage)
         _check_files(path, manifest.files, storage, digests=check_files)
     except OSError as error:
-        raise BundleError(
-            f"{path} cannot be read: {error.strerror or error}; check its permissions"
-        ) from error
+        raise unreadable(path, error) from error
     return bundle
 
 
@@ -162,8 +160,11 @@ def _digests(extents: Sequence[Extent]) -> list[str]:
     if sum(extent.size for extent in extents) < _MANY_BYTES:
         return [extent.sha256() for extent in extents]
     order = sorted(range(len(extents)), key=lambda index: -extents[index].size)
-    with ThreadPoolExecutor(len(usable_cpus())) as pool:
-        done = dict(zip(order, pool.map(lambda index: extents[index].sha256(), order), strict=True))
+    try:
+        with ThreadPoolExecutor(len(usable_cpus())) as pool:
+            done = dict(zip(order, pool.map(lambda index: extents[index].sha256(), order), strict=True))
+    except RuntimeError:  # the system gives no thread
+        return [extent.sha256() for extent in extents]
     return [done[index] for index in range(len(extents))]
 
 

@@ -113,9 +113,14 @@ def _reading(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise BundleError(
-            f"{path} cannot be read: {error.strerror or error}; check its permissions"
-        ) from error
+        raise unreadable(path, error) from error
+
+
+def unreadable(path: Path, error: OSError) -> BundleError:
+    """What the system says, and what to look at."""
+    permissions = isinstance(error, PermissionError)
+    advice = "its permissions" if permissions else "the disk, and the limits of this process ('ulimit -a')"
+    return BundleError(f"{path} cannot be read: {error.strerror or error}; check {advice}")
 
 
 def write_tar(directory: Path, archive: Path) -> None:

@@ -18,7 +18,7 @@ import pytest
 import edgetune
 from edgetune.benchmarking.profile import profile
 from edgetune.cpu import architecture, missing_features
-from edgetune.errors import BundleError
+from edgetune.errors import BundleError, UsageError
 from edgetune.standalone.build import build_libraries
 from edgetune.standalone.capi import Error as _Error
 from edgetune.standalone.capi import Library
@@ -181,6 +181,18 @@ def test_a_damaged_library_is_refused_before_it_is_loaded(written: Callable[...,
     library.write_bytes(data)
     with pytest.raises(BundleError, match=r"model.so was changed or damaged"):
         edgetune.load(library.parent)
+
+
+def test_what_a_process_lacks_is_said(
+    written: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = written()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "none"))
+    with pytest.raises(BundleError, match="without a place for temporary files .*; set TMPDIR"):
+        edgetune.load(bundle)
+    for threads in ("2", 1.5, 0):
+        with pytest.raises(UsageError, match="is not a number of threads"):
+            edgetune.load(bundle, threads=threads)  # type: ignore[arg-type]
 
 
 def test_a_cpu_without_a_feature_is_refused(
