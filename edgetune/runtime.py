@@ -19,7 +19,7 @@ import numpy as np
 
 from edgetune.bundle import manifest as m
 from edgetune.bundle.inputs import check_inputs, plainly_right
-from edgetune.bundle.loading import library_file
+from edgetune.bundle.loading import library_file, map_weights
 from edgetune.bundle.reader import Bundle, check_loadable, open_bundle
 from edgetune.bundle.serving import Serving
 from edgetune.bundle.signing import verify
@@ -62,12 +62,15 @@ def load(
     if key is not None:
         verify(Path(bundle), key)
         check_files = True
-    opened = open_bundle(bundle, check_files=check_files)
-    check_loadable(opened)
-    if opened.manifest.engine == "standalone":
-        count = _possible_threads(opened.manifest.threads, threads)
-        return StandaloneModel(opened, count, _fastest(sorted(usable_cpus()), count))
-    return LoadedModel(opened, threads)
+    try:
+        opened = open_bundle(bundle, check_files=check_files)
+        check_loadable(opened)
+        if opened.manifest.engine == "standalone":
+            count = _possible_threads(opened.manifest.threads, threads)
+            return StandaloneModel(opened, count, _fastest(sorted(usable_cpus()), count))
+        return LoadedModel(opened, threads)
+    except MemoryError as error:
+        raise BundleError(f"{bundle} cannot be loaded: there is no memory for it; free some") from error
 
 
 class LoadedModel:
@@ -234,10 +237,9 @@ def _map_weights(bundle: Bundle) -> list[np.ndarray]:
 
     The mapping is private: DLPack has no read-only tensors, and the file must stay as it is.
     """
-    extent = bundle.storage.files[m.WEIGHTS]
-    if extent.size == 0:
+    data = map_weights(bundle, "c")
+    if data.size == 0:
         return [np.empty(weight.shape, numpy_dtype(weight.dtype)) for weight in bundle.manifest.weights]
-    data = np.memmap(extent.path, np.uint8, "c", extent.offset, (extent.size,))
     return [
         np.asarray(data[weight.offset : weight.offset + weight.size_bytes])
         .view(numpy_dtype(weight.dtype))

@@ -1,4 +1,4 @@
-"""The library of a bundle under a name of its own, and what is wrong where the system does not load it."""
+"""A bundle's library under a name of its own, its weights in memory, and what to do where the system refuses."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any, Literal
 
-from edgetune.bundle.manifest import LIBRARY
+import numpy as np
+
+from edgetune.bundle.manifest import LIBRARY, WEIGHTS
 from edgetune.bundle.reader import Bundle
 from edgetune.errors import BundleError, first_line
 
@@ -53,3 +56,24 @@ def library_file(bundle: Bundle, *, copied: bool) -> Iterator[Path]:
             said = first_line(error)
             advice = next(advice for words, advice in _ADVICE if words in said.lower())
             raise BundleError(f"the library of {bundle.path} cannot be loaded ({said}); {advice}") from error
+
+
+def map_weights(bundle: Bundle, mode: Literal["r", "c"]) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """The bytes of the weights, mapped without a copy; empty where there are none in a file.
+
+    Args:
+        bundle: an opened bundle.
+        mode: ``r`` for memory that cannot be written to, ``c`` for memory whose changes stay with this process.
+
+    Raises:
+        BundleError: the system maps no more memory.
+    """
+    extent = bundle.storage.files[WEIGHTS]
+    if extent.size == 0:
+        return np.empty(0, np.uint8)
+    try:
+        return np.memmap(extent.path, np.uint8, mode, extent.offset, (extent.size,))
+    except OSError as error:
+        raise BundleError(
+            f"the weights of {bundle.path} cannot be mapped into memory ({error.strerror or error}); {_ADVICE[0][1]}"
+        ) from error

@@ -13,7 +13,7 @@ import numpy as np
 
 from edgetune.bundle import manifest as m
 from edgetune.bundle.inputs import check_inputs, plainly_right
-from edgetune.bundle.loading import library_file
+from edgetune.bundle.loading import library_file, map_weights
 from edgetune.bundle.reader import Bundle
 from edgetune.errors import BundleError, UsageError
 from edgetune.records import TensorSpec
@@ -44,7 +44,7 @@ class StandaloneModel:
         self._lock = threading.RLock()
         try:
             # The reader has compared the weights' SHA-256 already, or was told not to.
-            self._session = Session(_load(bundle), _map_weights(bundle), threads, cores)
+            self._session = Session(_load(bundle), map_weights(bundle, "r"), threads, cores)
         except CallError as error:
             kind = UsageError if error.status in (ERROR_ARGUMENT, ERROR_THREADS) else BundleError
             raise kind(f"{self._path} cannot be loaded: {error}") from error
@@ -118,11 +118,3 @@ def _load(bundle: Bundle) -> Library:
             f"{API_VERSION}; build the bundle again with this edgetune"
         )
     return library
-
-
-def _map_weights(bundle: Bundle) -> np.ndarray:
-    """The bytes of the weights, mapped without a copy; empty where they are inside the library."""
-    extent = bundle.storage.files[m.WEIGHTS]
-    if extent.size == 0:
-        return np.empty(0, np.uint8)
-    return np.memmap(extent.path, np.uint8, "r", extent.offset, (extent.size,))
