@@ -188,7 +188,7 @@ def test_what_a_process_lacks_is_said(
 ) -> None:
     bundle = written()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "none"))
-    with pytest.raises(BundleError, match="without a place for temporary files .*; set TMPDIR"):
+    with pytest.raises(BundleError, match=r"without a place for temporary files .*; set TMPDIR"):
         edgetune.load(bundle)
     for threads in ("2", 1.5, 0):
         with pytest.raises(UsageError, match="is not a number of threads"):
