@@ -8,9 +8,8 @@ are loaded. A process that imports TVM itself, before or after, shares the same 
 from __future__ import annotations
 
 import logging
-import tempfile
+import os
 import threading
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +19,7 @@ import numpy as np
 
 from edgetune.bundle import manifest as m
 from edgetune.bundle.inputs import check_inputs, plainly_right
+from edgetune.bundle.loading import library_file, map_weights
 from edgetune.bundle.reader import Bundle, check_loadable, open_bundle
 from edgetune.bundle.serving import Serving
 from edgetune.bundle.signing import verify
@@ -55,19 +55,22 @@ def load(
 
     Raises:
         BundleError: it is no bundle, is damaged, or was made for another machine or other versions.
-        UsageError: ``threads`` is less than one.
+        UsageError: ``threads`` is no number, or less than one.
     """
-    if threads is not None and threads < 1:
-        raise UsageError(f"threads={threads} is not a number of threads; give 1 or more")
+    if threads is not None and not (isinstance(threads, int) and threads >= 1):
+        raise UsageError(f"threads={threads!r} is not a number of threads; give 1 or more")
     if key is not None:
         verify(Path(bundle), key)
         check_files = True
-    opened = open_bundle(bundle, check_files=check_files)
-    check_loadable(opened)
-    if opened.manifest.engine == "standalone":
-        count = _possible_threads(opened.manifest.threads, threads)
-        return StandaloneModel(opened, count, _fastest(sorted(usable_cpus()), count))
-    return LoadedModel(opened, threads)
+    try:
+        opened = open_bundle(bundle, check_files=check_files)
+        check_loadable(opened)
+        if opened.manifest.engine == "standalone":
+            count = _possible_threads(opened.manifest.threads, threads)
+            return StandaloneModel(opened, count, _fastest(sorted(usable_cpus()), count))
+        return LoadedModel(opened, threads)
+    except MemoryError as error:
+        raise BundleError(f"{bundle} cannot be loaded: there is no memory for it; free some") from error
 
 
 class LoadedModel:
@@ -93,11 +96,11 @@ class LoadedModel:
         self.threads = _possible_threads(bundle.manifest.threads, threads)
         self._path = bundle.path
         self._lock = threading.Lock()
-        self._library = _library(bundle)
+        self._library = _load_library(bundle)
         self._serving = Serving(bundle.manifest)
         try:
             self._weights = _map_weights(bundle)
-            self._machine = self._library.machine()
+            self._machine = start_machine(self._library)
             self._programs = [
                 _Program(self._machine, entry, self._weights) for entry in bundle.manifest.all_programs()
             ]
@@ -218,49 +221,15 @@ AnyModel: TypeAlias = LoadedModel | StandaloneModel
 """What :func:`load` gives: a model for TVM's virtual machine, or one that needs nothing but itself."""
 
 
-class _Library:
-    """One loaded ``model.so``, shared by all models of the process that come from the same file.
+def _load_library(bundle: Bundle) -> Any:
+    """The library of a bundle, as a module of TVM.
 
-    Loaded twice, the second module would take over the first one's state and leave it dangling.
+    A copy of it: of a file that is loaded twice, by this module or by an app's C API, the second module would take
+    over the first one's state and leave it dangling.
     """
-
-    def __init__(self, path: Path) -> None:
-        self._module = engine().load_module(str(path))
-
-    def machine(self) -> Any:
-        """A fresh virtual machine over the library."""
-        return start_machine(self._module)
-
-
-_libraries: weakref.WeakValueDictionary[tuple[int, int, int], _Library] = weakref.WeakValueDictionary()
-_libraries_lock = threading.Lock()
-
-
-def _library(bundle: Bundle) -> _Library:
-    extent = bundle.storage.files[m.LIBRARY]
-    status = extent.path.stat()
-    key = (status.st_dev, status.st_ino, extent.offset)
-    with _libraries_lock:
-        library = _libraries.get(key)
-        if library is None:
-            library = _libraries[key] = _load_library(bundle)
-        return library
-
-
-def _load_library(bundle: Bundle) -> _Library:
-    extent = bundle.storage.files[m.LIBRARY]
-    try:
-        if not bundle.storage.archive:
-            return _Library(extent.path.resolve())
-        # The system loader wants a file of its own; once loaded, it needs no name any more.
-        with tempfile.TemporaryDirectory(prefix="edgetune-", ignore_cleanup_errors=True) as folder:
-            path = Path(folder) / m.LIBRARY
-            path.write_bytes(extent.read())
-            return _Library(path)
-    except (RuntimeError, OSError) as error:
-        raise BundleError(
-            f"the library of {bundle.path} cannot be loaded ({first_line(error)}); build the bundle again"
-        ) from error
+    load_module = engine().load_module
+    with library_file(bundle, copied=True) as path:
+        return load_module(str(path))
 
 
 def _map_weights(bundle: Bundle) -> list[np.ndarray]:
@@ -268,10 +237,9 @@ def _map_weights(bundle: Bundle) -> list[np.ndarray]:
 
     The mapping is private: DLPack has no read-only tensors, and the file must stay as it is.
     """
-    extent = bundle.storage.files[m.WEIGHTS]
-    if extent.size == 0:
+    data = map_weights(bundle, "c")
+    if data.size == 0:
         return [np.empty(weight.shape, numpy_dtype(weight.dtype)) for weight in bundle.manifest.weights]
-    data = np.memmap(extent.path, np.uint8, "c", extent.offset, (extent.size,))
     return [
         np.asarray(data[weight.offset : weight.offset + weight.size_bytes])
         .view(numpy_dtype(weight.dtype))
@@ -331,7 +299,16 @@ def _use_threads(count: int) -> None:
     x86 machine's CPUs: it is made with all CPUs of the process, of which ``count`` are then used.
     The workers, and the calling thread, may run on any of these CPUs, on a machine with cores of
     several speeds on the ``count`` fastest.
+
+    Raises:
+        UsageError: this process is the fork of one in which this Python thread ran a model.
     """
+    if getattr(_thread_state, "process", os.getpid()) != os.getpid():
+        # TVM would wait for threads that only the parent has.
+        raise UsageError(
+            "this process is the fork of one that ran a model in TVM's virtual machine, without its threads; run "
+            "models in a new thread, or only after the fork, as multiprocessing does with the method 'spawn'"
+        )
     if getattr(_thread_state, "count", None) == count:
         return
     _thread_state.cpus = getattr(_thread_state, "cpus", None) or sorted(usable_cpus())
@@ -340,7 +317,7 @@ def _use_threads(count: int) -> None:
     if not hasattr(_thread_state, "count"):
         configure(_SHARE_ALL_CORES, count, [str(cpu) for cpu in _thread_state.cpus])
     configure(_SHARE_ALL_CORES, count, cpus)
-    _thread_state.count = count
+    _thread_state.count, _thread_state.process = count, os.getpid()
     actual = engine().get_global_func("runtime.NumThreads")()
     if actual < count:
         log.warning("TVM was started earlier on %d threads and cannot use %d now", actual, count)

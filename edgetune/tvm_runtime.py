@@ -24,7 +24,7 @@ import platformdirs
 from edgetune.atomic import filling
 from edgetune.cpu import architecture
 from edgetune.errors import DeviceError, ToolchainError
-from edgetune.versions import PINS
+from edgetune.versions import PINS, refuse_another_tvm
 
 FFI, RUNTIME, EXTRA, CUDA = (
     "libtvm_ffi.so",
@@ -121,7 +121,7 @@ def engine() -> Any:
     """The ``tvm_ffi`` package, with TVM's runtime libraries loaded into the process.
 
     Raises:
-        ToolchainError: the packages are missing.
+        ToolchainError: the packages are missing, or another copy of TVM is in the process.
     """
     suffix = {"darwin": ".dylib", "win32": ".dll"}.get(sys.platform, ".so")
     prefix = "" if sys.platform == "win32" else "lib"
@@ -135,6 +135,7 @@ def engine() -> Any:
             "TVM's runtime library was not found in the package 'apache-tvm'; install it again with "
             "'pip install --force-reinstall apache-tvm apache-tvm-ffi' at edgetune's versions"
         )
+    refuse_another_tvm()
     import tvm_ffi
 
     # The process keeps it for good; global, because model libraries look up its symbols.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import sys
+from pathlib import Path
 
 from edgetune.errors import ToolchainError
 
@@ -14,10 +16,10 @@ _LLVM_OF_TVM = {"0.27.0.post1": "22"}
 
 
 def check_pins() -> None:
-    """Check that the packages that must match exactly do.
+    """Check that the packages that must match exactly do, and that they can be loaded.
 
     Raises:
-        ToolchainError: one of PINS is missing or has another version.
+        ToolchainError: one of PINS is missing or has another version; another copy of TVM is in the process.
     """
     wrong = []
     for package, wanted in PINS.items():
@@ -29,6 +31,33 @@ def check_pins() -> None:
         raise ToolchainError(
             f"wrong versions of pinned packages: {', '.join(wrong)}; other combinations crash while tuning; "
             f"run 'pip install {install}'"
+        )
+    refuse_another_tvm()
+
+
+def refuse_another_tvm() -> None:
+    """Check that no copy of TVM but the packages' is in this process, such as that of a bundle used through the C API.
+
+    The packages' own would register its functions a second time, and abort the process. The other way round is fine:
+    of a bundle's libraries none is loaded that is there already, and their version is compared.
+
+    Raises:
+        ToolchainError: there is one.
+    """
+    try:
+        maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return
+    spec = importlib.util.find_spec("tvm_ffi")
+    folders = [] if spec is None else spec.submodule_search_locations or []
+    own = [path for folder in folders if (path := Path(folder, "lib", "libtvm_ffi.so")).is_file()]
+    for line in maps.splitlines():
+        found = Path(line.partition("/")[1] + line.partition("/")[2].removesuffix(" (deleted)"))
+        if found.name != "libtvm_ffi.so" or (found.is_file() and any(path.samefile(found) for path in own)):
+            continue
+        raise ToolchainError(
+            f"this process runs a bundle with the copy of TVM in {found}, and cannot load another one; load that "
+            "bundle after the first use of edgetune, or in a process of its own"
         )
 
 

@@ -9,4 +9,5 @@ A bundle is a directory, or one ``.tar`` of it (docs/bundle.md describes the for
 * ``inputs.py``    given, recorded or random inputs, checked
 * ``serving.py``   which program serves given shapes; padding and cropping
 * ``reader.py``    opens a bundle and checks it: files, versions, machine
+* ``loading.py``   its library under a name of its own, while the system loads it
 """

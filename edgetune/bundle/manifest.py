@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final, Literal, TypeVar
@@ -83,7 +84,7 @@ class Tensor(Part):
     @property
     def size_bytes(self) -> int:
         """Size of the tensor's values."""
-        return int(numpy_dtype(self.dtype).itemsize * np.prod(self.shape, dtype=np.int64))
+        return numpy_dtype(self.dtype).itemsize * math.prod(self.shape)
 
     def spec(self) -> TensorSpec:
         """The same as the record that the stages exchange."""

@@ -10,7 +10,8 @@ import importlib.metadata
 import io
 import re
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,13 +20,15 @@ import numpy as np
 from edgetune.bundle import manifest as m
 from edgetune.bundle.arrays import load_npz
 from edgetune.bundle.package import Runner, choose, parse_package
-from edgetune.bundle.storage import Extent, Storage, open_storage
+from edgetune.bundle.storage import Extent, Storage, open_storage, unreadable
 from edgetune.cpu import architecture, missing_features
 from edgetune.errors import BundleError
+from edgetune.machine import usable_cpus
 from edgetune.records import ReferenceRun
 from edgetune.tvm_runtime import FFI
 
 _RECORDED = re.compile(r"(?:run(\d+):)?(input|output):(.*)", re.DOTALL)
+_MANY_BYTES = 1 << 20  # below, starting threads costs more than they save
 _PINNED = {"tvm": "apache-tvm", "tvm-ffi": "apache-tvm-ffi"}
 
 
@@ -102,9 +105,7 @@ def open_bundle(
         bundle = Bundle(path, manifest, storage)
         _check_files(path, manifest.files, storage, digests=check_files)
     except OSError as error:
-        raise BundleError(
-            f"{path} cannot be read: {error.strerror or error}; check its permissions"
-        ) from error
+        raise unreadable(path, error) from error
     return bundle
 
 
@@ -135,6 +136,7 @@ def check_loadable(bundle: Bundle) -> None:
 
 
 def _check_files(path: Path, files: Mapping[str, m.FileEntry], storage: Storage, *, digests: bool) -> None:
+    found: dict[str, Extent] = {}
     for name, entry in files.items():
         extent = storage.files.get(name)
         if extent is None:
@@ -146,8 +148,24 @@ def _check_files(path: Path, files: Mapping[str, m.FileEntry], storage: Storage,
                 f"{path}: {name} has {extent.size} bytes in place of {entry.size}; "
                 "copy the bundle again, or build it again"
             )
-        if digests and extent.sha256() != entry.sha256:
-            raise _changed(path, name)
+        found[name] = extent
+    if digests:
+        for name, digest in zip(found, _digests(list(found.values())), strict=True):
+            if digest != files[name].sha256:
+                raise _changed(path, name)
+
+
+def _digests(extents: Sequence[Extent]) -> list[str]:
+    """SHA-256 of every file: several at once where they are large, the largest first."""
+    if sum(extent.size for extent in extents) < _MANY_BYTES:
+        return [extent.sha256() for extent in extents]
+    order = sorted(range(len(extents)), key=lambda index: -extents[index].size)
+    try:
+        with ThreadPoolExecutor(len(usable_cpus())) as pool:
+            done = dict(zip(order, pool.map(lambda index: extents[index].sha256(), order), strict=True))
+    except RuntimeError:  # the system gives no thread
+        return [extent.sha256() for extent in extents]
+    return [done[index] for index in range(len(extents))]
 
 
 def _changed(path: Path, name: str) -> BundleError:

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
 from edgetune.bundle import manifest as m
 from edgetune.bundle.inputs import check_inputs, plainly_right
+from edgetune.bundle.loading import library_file, map_weights
 from edgetune.bundle.reader import Bundle
 from edgetune.errors import BundleError, UsageError
 from edgetune.records import TensorSpec
@@ -45,7 +44,7 @@ class StandaloneModel:
         self._lock = threading.RLock()
         try:
             # The reader has compared the weights' SHA-256 already, or was told not to.
-            self._session = Session(_load(bundle), _map_weights(bundle), threads, cores)
+            self._session = Session(_load(bundle), map_weights(bundle, "r"), threads, cores)
         except CallError as error:
             kind = UsageError if error.status in (ERROR_ARGUMENT, ERROR_THREADS) else BundleError
             raise kind(f"{self._path} cannot be loaded: {error}") from error
@@ -110,21 +109,8 @@ class StandaloneModel:
 
 
 def _load(bundle: Bundle) -> Library:
-    extent = bundle.storage.files[m.LIBRARY]
-    try:
-        # Under a name of its own, which it needs no more once loaded: glibc gives a library that it has loaded
-        # under the same name before, even where the file was replaced by another since.
-        with TemporaryDirectory(prefix="edgetune-", ignore_cleanup_errors=True) as folder:
-            path = Path(folder, m.LIBRARY)
-            if bundle.storage.archive:
-                path.write_bytes(extent.read())
-            else:
-                path.symlink_to(extent.path.resolve())
-            library = Library(path)
-    except (OSError, AttributeError) as error:
-        raise BundleError(
-            f"the library of {bundle.path} cannot be loaded ({error}); build the bundle again"
-        ) from error
+    with library_file(bundle, copied=False) as path:
+        library = Library(path)
     found = library.api_version()
     if found != API_VERSION:
         raise BundleError(
@@ -132,11 +118,3 @@ def _load(bundle: Bundle) -> Library:
             f"{API_VERSION}; build the bundle again with this edgetune"
         )
     return library
-
-
-def _map_weights(bundle: Bundle) -> np.ndarray:
-    """The bytes of the weights, mapped without a copy; empty where they are inside the library."""
-    extent = bundle.storage.files[m.WEIGHTS]
-    if extent.size == 0:
-        return np.empty(0, np.uint8)
-    return np.memmap(extent.path, np.uint8, "r", extent.offset, (extent.size,))

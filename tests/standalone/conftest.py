@@ -89,6 +89,14 @@ def run(command: Sequence[str | Path], **options: object) -> str:
     return done.stdout
 
 
+def tool(*names: str) -> list[str]:
+    """The paths of tools; the test is skipped where one is missing."""
+    found = [shutil.which(name) for name in names]
+    if None in found:
+        pytest.skip(f"needs {' and '.join(names)}")
+    return [str(path) for path in found]
+
+
 def system_compiler(language: str = "c") -> str:
     """This machine's C or C++ compiler; the test is skipped where there is none."""
     names = ("cc", "gcc", "clang") if language == "c" else ("c++", "g++", "clang++")

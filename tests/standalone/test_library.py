@@ -18,7 +18,7 @@ import pytest
 import edgetune
 from edgetune.benchmarking.profile import profile
 from edgetune.cpu import architecture, missing_features
-from edgetune.errors import BundleError
+from edgetune.errors import BundleError, UsageError
 from edgetune.standalone.build import build_libraries
 from edgetune.standalone.capi import Error as _Error
 from edgetune.standalone.capi import Library
@@ -31,8 +31,8 @@ from tests.standalone.conftest import VALUES, expected, run
 
 C_LIBRARY = {
     *("calloc", "free", "posix_memalign", "memcpy", "memset", "strcmp"),
-    *("open", "close", "munmap", "syscall", "clock_gettime", "getauxval", "sched_yield", "sched_setaffinity"),
-    *("pthread_create", "pthread_join", "pthread_once", "pthread_key_create"),
+    *("open", "close", "munmap", "syscall", "getpid", "clock_gettime", "getauxval", "sched_yield"),
+    *("sched_setaffinity", "pthread_create", "pthread_join", "pthread_once", "pthread_key_create"),
     *("pthread_getspecific", "pthread_setspecific"),
 }
 """All that a library may want of the system, beside functions of libm."""
@@ -98,6 +98,35 @@ def test_it_is_loaded_without_tvm(written: Callable[..., Path]) -> None:
     assert done.returncode == 0, done.stderr
 
 
+FORK = """
+import os, signal, sys
+import edgetune
+import numpy as np
+signal.alarm(30)  # of the child, too: a wait for threads that are not there has no end
+model = edgetune.load(sys.argv[1], threads=2)
+x = np.load(sys.argv[2])
+before = model.run({"x": x})
+if child := os.fork():
+    wrong = os.waitpid(child, 0)[1]
+    sys.exit(wrong or not all(np.array_equal(before[name], value) for name, value in model.run({"x": x}).items()))
+signal.alarm(10)
+try:
+    for _ in range(3):
+        assert all(np.array_equal(before[name], value) for name, value in model.run({"x": x}).items())
+    print("the same")
+except edgetune.EdgetuneError as error:
+    print(error)
+del model
+"""
+
+
+def test_the_child_of_a_fork_runs_on_threads_of_its_own(
+    written: Callable[..., Path], x: np.ndarray, tmp_path: Path
+) -> None:
+    np.save(tmp_path / "x.npy", x.reshape(10, 100))
+    assert run([sys.executable, "-c", FORK, written(), tmp_path / "x.npy"]) == "the same\n"
+
+
 def test_it_can_be_profiled(written: Callable[..., Path]) -> None:
     result = profile(written(), runs=2)
     rows = {row.name: row for row in result.kernels}
@@ -152,6 +181,18 @@ def test_a_damaged_library_is_refused_before_it_is_loaded(written: Callable[...,
     library.write_bytes(data)
     with pytest.raises(BundleError, match=r"model.so was changed or damaged"):
         edgetune.load(library.parent)
+
+
+def test_what_a_process_lacks_is_said(
+    written: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = written()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "none"))
+    with pytest.raises(BundleError, match=r"without a place for temporary files .*; set TMPDIR"):
+        edgetune.load(bundle)
+    for threads in ("2", 1.5, 0):
+        with pytest.raises(UsageError, match="is not a number of threads"):
+            edgetune.load(bundle, threads=threads)  # type: ignore[arg-type]
 
 
 def test_a_cpu_without_a_feature_is_refused(

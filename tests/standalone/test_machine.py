@@ -18,7 +18,8 @@ from edgetune.bundle.assemble import write_bundle
 from edgetune.bundle.reader import open_bundle
 from edgetune.cpu import architecture
 from edgetune.targets import Target, load_target
-from tests.standalone.conftest import HERE, run, system_compiler
+from tests.standalone.conftest import GNU, HERE, run, system_compiler, tool
+from tests.standalone.test_wrappers import java_example, rust_example
 
 pytestmark = pytest.mark.skipif(
     architecture() not in ("x86_64", "aarch64"), reason="TVM has no wheel for this machine"
@@ -62,6 +63,18 @@ def values(rows: int) -> np.ndarray:
     return (np.arange(rows * 16) * 7 % 17).astype(np.float32).reshape(rows, 16)
 
 
+def wanted() -> list[str]:
+    """What it says: the largest score, and its index before and after a change of the input."""
+    lines = []
+    for rows in (1, 4):
+        x = values(rows)
+        before = int(np.argmax((x @ WEIGHT)[0]))
+        x[0, 0] = 1000
+        scores = (x @ WEIGHT)[0]
+        lines.append(f"{rows}: {scores.max():g} {before} {int(np.argmax(scores))}")
+    return lines
+
+
 def test_what_is_carried(bundle: Path) -> None:
     manifest = open_bundle(bundle).manifest
     assert manifest.engine == "vm"
@@ -76,14 +89,7 @@ def test_an_app_in_c(bundle: Path, tmp_path: Path) -> None:
     strict = ["-std=c11", "-Wall", "-Wextra", "-Werror", f"-I{bundle}"]
     run([system_compiler(), *strict, HERE / "machine.c", "-o", app, "-ldl", "-pthread"])
     lines = sorted(run([app, bundle], env={"PATH": ""}).splitlines())
-    expected = []
-    for rows in (1, 4):
-        x = values(rows)
-        before = int(np.argmax((x @ WEIGHT)[0]))
-        x[0, 0] = 1000
-        scores = (x @ WEIGHT)[0]
-        expected.append(f"{rows}: {scores.max():g} {before} {int(np.argmax(scores))}")
-    assert lines == expected
+    assert lines == wanted()
 
 
 CPP = """
@@ -119,6 +125,18 @@ def test_an_app_in_cpp(bundle: Path, tmp_path: Path) -> None:
     assert run([app, bundle]).splitlines() == [f"4 {best}", f"1 {best}", refused]
 
 
+def test_java_and_rust(bundle: Path, tmp_path: Path) -> None:
+    """Their examples, on ones, at the largest sizes; a JVM keeps its handler of SIGSEGV, or says so."""
+    third = np.sort(WEIGHT.sum(axis=0))[-3]
+    lines = run([*java_example(bundle, tmp_path), bundle]).splitlines()
+    assert lines[0] == "input x FLOAT32[4, 16]"
+    assert float(lines[1].removeprefix("output values ")) == pytest.approx(third)
+    of_rust = run([rust_example(tmp_path / "target"), bundle]).splitlines()
+    assert of_rust[0] == "input x [4, 16]"
+    assert float(of_rust[1].removeprefix("output values ")) == pytest.approx(third)
+    assert of_rust[2:] == ["error: indices holds values of another type"]
+
+
 TINY = """
 import sys
 sys.path.insert(0, sys.argv[1])
@@ -144,8 +162,8 @@ def test_the_small_package_for_python(bundle: Path, wheel: Path, tmp_path: Path)
         return run([sys.executable, "-I", "-c", TINY, wheel, path]).splitlines()
 
     *found, refused = say(bundle)
-    wanted = [np.argsort(-(values(rows) @ WEIGHT), axis=1, kind="stable")[:, :3] for rows in (4, 1, 4)]
-    assert found == [str(indices.tolist()) for indices in wanted]
+    best = [np.argsort(-(values(rows) @ WEIGHT), axis=1, kind="stable")[:, :3] for rows in (4, 1, 4)]
+    assert found == [str(indices.tolist()) for indices in best]
     assert refused == "best has no code for inputs of the shapes {'x': (2, 16)}, but for: x[4, 16]; x[1, 16]"
     copy = tmp_path / "copy"
     shutil.copytree(bundle, copy)
@@ -154,6 +172,55 @@ def test_the_small_package_for_python(bundle: Path, wheel: Path, tmp_path: Path)
     whole = (bundle / RUNTIME[0]).read_bytes()
     (copy / RUNTIME[0]).write_bytes(whole[:100] + bytes([whole[100] ^ 1]) + whole[101:])
     assert say(copy) == [f"{copy / RUNTIME[0]} was changed or damaged; copy the bundle again"]
+
+
+BOTH = """
+import gc, os, signal, sys
+sys.path.insert(0, sys.argv[1])
+import edgetune, edgetune_runtime
+import numpy as np
+x = (np.arange(16) * 7 % 17).astype(np.float32).reshape(1, 16)
+loaders = {"edgetune": edgetune.load, "small": edgetune_runtime.load}
+models = {}
+try:
+    for name in sys.argv[3:]:
+        models[name] = loaders[name](sys.argv[2])
+        models[name].run({"x": x})
+    del models[name]
+    gc.collect()
+    (rest,) = models.values()
+    print(rest.run({"x": x})["indices"].tolist(), flush=True)
+except edgetune.EdgetuneError as error:
+    print(error)
+if os.fork():
+    sys.exit(os.wait()[1])
+signal.alarm(30)
+try:
+    models.popitem()[1].run({"x": x})
+except (edgetune.EdgetuneError, edgetune_runtime.BundleError) as error:
+    print(error)
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("first", ["edgetune", "small"])
+def test_both_loaders_in_one_process_and_its_fork(bundle: Path, wheel: Path, first: str) -> None:
+    """The packages' TVM serves both; a bundle's own cannot stand beside it."""
+    second = {"edgetune": "small", "small": "edgetune"}[first]
+    said, forked = run([sys.executable, "-c", BOTH, wheel, bundle, first, second]).splitlines()
+    best = np.argsort(-(values(1) @ WEIGHT), axis=1, kind="stable")[:, :3]
+    refused = f"this process runs a bundle with the copy of TVM in {bundle / RUNTIME[0]}, and cannot load"
+    assert said.startswith(str(best.tolist()) if first == "edgetune" else refused)
+    assert "the fork of one that ran a model" in forked
+
+
+def test_on_an_emulated_machine(tmp_path: Path) -> None:
+    """TVM's runtime for 64-bit ARM in the bundle, TVM's kernels, and nothing but the C API."""
+    compiler, emulator = tool(f"{GNU['aarch64']}-gcc", "qemu-aarch64-static")
+    path = compiled(load_target("armv8-a"), tmp_path / "best")
+    app = tmp_path / "app"
+    run([compiler, f"-I{path}", HERE / "machine.c", "-o", app, "-ldl", "-pthread"])
+    assert sorted(run([emulator, "-L", f"/usr/{GNU['aarch64']}", app, path]).splitlines()) == wanted()
 
 
 def test_several_targets_in_one(

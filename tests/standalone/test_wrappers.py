@@ -15,18 +15,11 @@ import pytest
 
 from edgetune.standalone.build import build_libraries
 from edgetune.targets import Target
-from tests.standalone.conftest import GNU, HERE, expected, program, run, system_compiler, target_for
+from tests.standalone.conftest import GNU, HERE, expected, program, run, system_compiler, target_for, tool
 
 ROOT = HERE.parents[1]
 AT_8 = 2 * (1 + 1) + 1
 """The hand-made program's first output at 8 for ones: (x + 1) + ((x + 1) + x)."""
-
-
-def tool(*names: str) -> list[str]:
-    found = [shutil.which(name) for name in names]
-    if None in found:
-        pytest.skip(f"needs {' and '.join(names)}")
-    return [str(path) for path in found]
 
 
 def damaged(bundle: Path, folder: Path) -> Path:
@@ -39,25 +32,30 @@ def damaged(bundle: Path, folder: Path) -> Path:
     return copy
 
 
-def test_java(written: Callable[..., Path], tmp_path: Path) -> None:
+def java_example(bundle: Path, folder: Path) -> list[str | Path]:
+    """The command of the example in Java, which is compiled into a folder."""
     javac, java = tool("javac", "java")
-    bundle = written()
     home = Path(javac).resolve().parents[1]
     sources = ROOT / "wrappers/java"
     headers = [f"-I{bundle}", f"-I{home}/include", f"-I{home}/include/linux"]
-    strict = ["-std=c99", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
-    glue = [
-        system_compiler(),
-        *strict,
-        *headers,
-        sources / "edgetune_jni.c",
-        "-o",
-        tmp_path / "libedgetune_jni.so",
-    ]
-    run([*glue, "-ldl"])
-    files = [*(sources / "src/org/edgetune").glob("*.java"), sources / "Example.java"]
-    run([javac, "-d", tmp_path, *files])
-    example = [java, "-cp", tmp_path, f"-Djava.library.path={tmp_path}", "-Xcheck:jni", "Example"]
+    strict = [system_compiler(), "-std=c99", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", *headers]
+    run([*strict, sources / "edgetune_jni.c", "-o", folder / "libedgetune_jni.so", "-ldl"])
+    run([javac, "-d", folder, *(sources / "src/org/edgetune").glob("*.java"), sources / "Example.java"])
+    return [java, "-cp", folder, f"-Djava.library.path={folder}", "-Xcheck:jni", "Example"]
+
+
+def rust_example(folder: Path) -> Path:
+    """The example in Rust, compiled into a folder."""
+    (cargo,) = tool("cargo")
+    command = [cargo, "build", "--quiet", "--offline", "--example", "run_model", "--manifest-path"]
+    environment = os.environ | {"CARGO_TARGET_DIR": str(folder), "RUSTFLAGS": "-D warnings"}
+    run([*command, ROOT / "wrappers/rust/Cargo.toml"], env=environment)
+    return folder / "debug/examples/run_model"
+
+
+def test_java(written: Callable[..., Path], tmp_path: Path) -> None:
+    bundle = written()
+    example = java_example(bundle, tmp_path)
     lines = run([*example, bundle]).splitlines()
     assert lines[:2] == ["input x FLOAT32[10, 100]", f"output y {AT_8}.0"]
     assert len(lines) == 4
@@ -68,28 +66,14 @@ def test_java(written: Callable[..., Path], tmp_path: Path) -> None:
 
 
 def test_rust(written: Callable[..., Path], tmp_path: Path) -> None:
-    (cargo,) = tool("cargo")
-    bundle = written()
-    manifest = ROOT / "wrappers/rust/Cargo.toml"
-    command = [
-        cargo,
-        "run",
-        "--quiet",
-        "--offline",
-        "--manifest-path",
-        manifest,
-        "--example",
-        "run_model",
-        "--",
-    ]
-    environment = os.environ | {"CARGO_TARGET_DIR": str(tmp_path / "target"), "RUSTFLAGS": "-D warnings"}
-    lines = run([*command, bundle], env=environment).splitlines()
+    bundle, example = written(), rust_example(tmp_path / "target")
+    lines = run([example, bundle]).splitlines()
     assert lines[:2] == ["input x [10, 100]", f"output y {AT_8}"]
     assert lines[-2:] == [f"thread {AT_8}", "error: y holds values of another type"]
-    assert run([*command, damaged(bundle, tmp_path)], env=environment) == (
+    assert run([example, damaged(bundle, tmp_path)]) == (
         "error: the weights of hand made were changed or damaged; copy them again\n"
     )
-    assert "is no edgetune model" in run([*command, tmp_path / "none"], env=environment)
+    assert "is no edgetune model" in run([example, tmp_path / "none"])
 
 
 TINY = """

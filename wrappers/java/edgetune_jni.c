@@ -2,7 +2,9 @@
  *
  *     cc -shared -fPIC edgetune_jni.c -IBUNDLE -I$JAVA_HOME/include -I$JAVA_HOME/include/linux -o libedgetune_jni.so
  */
+#define _POSIX_C_SOURCE 200809L
 #include <jni.h>
+#include <signal.h>
 #include <stdlib.h>
 
 #include "edgetune_library.h"
@@ -15,7 +17,7 @@ typedef struct {
 #define MODEL(type, name) JNIEXPORT type JNICALL Java_org_edgetune_Model_##name
 #define INSTANCE(type, name) JNIEXPORT type JNICALL Java_org_edgetune_Instance_##name
 
-static void raise(JNIEnv *env, const char *message) {
+static void throw(JNIEnv *env, const char *message) {
   jclass kind = (*env)->FindClass(env, "org/edgetune/EdgetuneException");
   if (kind != NULL) (*env)->ThrowNew(env, kind, message);
 }
@@ -26,8 +28,18 @@ static edgetune_instance *instance_of(jlong handle) { return (edgetune_instance 
 static jlong finish(JNIEnv *env, opened *found, edgetune_status status, const edgetune_error *error) {
   if (status == EDGETUNE_OK) return (jlong)(intptr_t)found;
   free(found);
-  raise(env, error->message);
+  throw(env, error->message);
   return 0;
+}
+
+/* TVM's libraries, where a bundle has them, take over SIGSEGV when they are loaded, with which a JVM works: it gets it back. */
+static edgetune_status load(const char *path, opened *found, int best, edgetune_error *error) {
+  struct sigaction of_jvm;
+  int known = sigaction(SIGSEGV, NULL, &of_jvm) == 0;
+  edgetune_status status = best ? edgetune_library_open_best(path, 0, &found->library, &found->model, error)
+                                : edgetune_library_load(path, &found->library, error);
+  if (known) sigaction(SIGSEGV, &of_jvm, NULL);
+  return status;
 }
 
 MODEL(jlong, openBest)(JNIEnv *env, jclass self, jstring folder) {
@@ -37,10 +49,10 @@ MODEL(jlong, openBest)(JNIEnv *env, jclass self, jstring folder) {
   (void)self;
   if (found == NULL || path == NULL) {
     free(found);
-    raise(env, "the folder is null, or there is no memory");
+    throw(env, "the folder is null, or there is no memory");
     return 0;
   }
-  edgetune_status status = edgetune_library_open_best(path, 0, &found->library, &found->model, &error);
+  edgetune_status status = load(path, found, 1, &error);
   (*env)->ReleaseStringUTFChars(env, folder, path);
   return finish(env, found, status, &error);
 }
@@ -53,10 +65,10 @@ MODEL(jlong, open)(JNIEnv *env, jclass self, jstring library, jstring weights) {
   (void)self;
   if (found == NULL || path == NULL) {
     free(found);
-    raise(env, "the library is null, or there is no memory");
+    throw(env, "the library is null, or there is no memory");
     return 0;
   }
-  edgetune_status status = edgetune_library_load(path, &found->library, &error);
+  edgetune_status status = load(path, found, 0, &error);
   if (status == EDGETUNE_OK) {
     status = found->library.open(file, 0, &found->model, &error);
     if (status != EDGETUNE_OK) edgetune_library_unload(&found->library);
@@ -89,7 +101,7 @@ static const edgetune_tensor_info *info_of(JNIEnv *env, jlong model, jboolean in
   const edgetune_library *library = &of(model)->library;
   const edgetune_tensor_info *info = input ? library->input_info(of(model)->model, index)
                                            : library->output_info(of(model)->model, index);
-  if (info == NULL) raise(env, "the model has no tensor of this index");
+  if (info == NULL) throw(env, "the model has no tensor of this index");
   return info;
 }
 
@@ -116,7 +128,7 @@ INSTANCE(jlong, create)(JNIEnv *env, jclass self, jlong model, jint threads) {
   (void)self;
   options.threads = threads;
   if (of(model)->library.create(of(model)->model, &options, &instance, &error) != EDGETUNE_OK) {
-    raise(env, error.message);
+    throw(env, error.message);
     return 0;
   }
   return (jlong)(intptr_t)instance;
@@ -134,7 +146,7 @@ INSTANCE(jobject, buffer)(JNIEnv *env, jclass self, jlong model, jlong instance,
 INSTANCE(void, run)(JNIEnv *env, jclass self, jlong model, jlong instance) {
   const edgetune_library *library = &of(model)->library;
   (void)self;
-  if (library->run(instance_of(instance)) != EDGETUNE_OK) raise(env, library->last_error(instance_of(instance)));
+  if (library->run(instance_of(instance)) != EDGETUNE_OK) throw(env, library->last_error(instance_of(instance)));
 }
 
 INSTANCE(void, free)(JNIEnv *env, jclass self, jlong model, jlong instance) {

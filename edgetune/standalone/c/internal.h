@@ -23,6 +23,7 @@ int close(int file);
 int munmap(void *memory, size_t size);
 long syscall(long number, ...);
 int sched_yield(void);
+int getpid(void);
 int sched_setaffinity(int thread, size_t size, const void *mask);
 struct et_timespec {
   long seconds;

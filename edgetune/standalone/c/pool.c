@@ -2,7 +2,8 @@
  *
  * A pool belongs to one instance: no two runs share it, so that handing out work needs no lock. The caller
  * raises `generation`, everybody works, the last one to finish lets the caller go on. Who waits stays awake
- * for a while, since the next kernel usually comes within microseconds, and then sleeps on a futex.
+ * for a while, since the next kernel usually comes within microseconds, and then sleeps on a futex. A child of
+ * a fork has the pool without its threads, and starts threads of its own at its first run.
  */
 #include "internal.h"
 
@@ -43,6 +44,7 @@ typedef struct et_worker {
 
 struct et_pool {
   int threads, started;
+  int process; /* whose threads these are: a fork's child has none of them */
   uint64_t spin_ns;
   size_t workspace_bytes;
   const int32_t *cores;
@@ -201,8 +203,30 @@ void TVMFFIErrorSetRaisedFromCStrParts(const char *kind, const char **parts, int
   if (self != NULL && self->index == 0) et_fail(self->pool->error, EDGETUNE_ERROR_KERNEL, message);
 }
 
+/* Start the threads of this process; where it gives fewer, the others take their tasks. The number that it gives. */
+static int start_threads(et_pool *pool) {
+  pool->process = getpid();
+  pool->started = 1;
+  for (int i = 1; i < pool->threads; i++) {
+    if (pthread_create(&pool->workers[i].thread, NULL, serve, &pool->workers[i]) != 0) break;
+    pool->started = i + 1;
+  }
+  return pool->started;
+}
+
+/* In the child of a fork. Waiting for threads that are not there would never end. */
+static void start_again(et_pool *pool) {
+  pool->busy = 0;
+  atomic_store(&pool->generation, 0);
+  atomic_store(&pool->sleeping, 0);
+  atomic_store(&pool->pending, 0);
+  atomic_store(&pool->caller_sleeps, 0);
+  pool->threads = start_threads(pool);
+}
+
 void *et_pool_enter(et_pool *pool, edgetune_error *error) {
   void *before = pthread_getspecific(key);
+  if (pool->threads > 1 && pool->process != getpid()) start_again(pool);
   pool->error = error;
   pthread_setspecific(key, &pool->workers[0]);
   return before;
@@ -213,8 +237,10 @@ void et_pool_leave(void *before) { pthread_setspecific(key, before); }
 void et_pool_free(et_pool *pool) {
   if (pool == NULL) return;
   atomic_store(&pool->stop, 1);
-  next_generation(pool);
-  for (int i = 1; i < pool->started; i++) pthread_join(pool->workers[i].thread, NULL);
+  if (pool->started > 1 && pool->process == getpid()) {
+    next_generation(pool);
+    for (int i = 1; i < pool->started; i++) pthread_join(pool->workers[i].thread, NULL);
+  }
   free(pool->workspaces);
   free(pool->workers);
   free((void *)pool->cores);
@@ -270,14 +296,12 @@ et_pool *et_pool_create(int threads, int spin_us, size_t workspace_bytes, const 
     worker->pool = pool;
     worker->index = i;
     worker->workspace = (unsigned char *)pool->workspaces + (size_t)i * pool->workspace_bytes;
-    if (i == 0) continue;
-    if (pthread_create(&worker->thread, NULL, serve, worker) != 0) {
-      ET_FAIL(error, EDGETUNE_ERROR_THREADS, "the system gives no more than ", et_decimal((uint64_t)i, number),
-              " threads; use fewer");
-      et_pool_free(pool);
-      return NULL;
-    }
-    pool->started = i + 1;
+  }
+  if (start_threads(pool) < threads) {
+    ET_FAIL(error, EDGETUNE_ERROR_THREADS, "the system gives no more than ",
+            et_decimal((uint64_t)pool->started, number), " threads; use fewer");
+    et_pool_free(pool);
+    return NULL;
   }
   return pool;
 }

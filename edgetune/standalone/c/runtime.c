@@ -7,13 +7,14 @@
 #endif
 
 #if defined(__x86_64__)
-enum { SYS_LSEEK = 8, SYS_MMAP = 9 };
+enum { SYS_LSEEK = 8, SYS_MMAP = 9, SYS_MADVISE = 28 };
 #elif defined(__arm__)
-enum { SYS_LSEEK = 19, SYS_MMAP = 192 }; /* mmap2, whose offset is 0 here */
+enum { SYS_LSEEK = 19, SYS_MMAP = 192 /* mmap2, whose offset is 0 here */, SYS_MADVISE = 220 };
 #else
-enum { SYS_LSEEK = 62, SYS_MMAP = 222 };
+enum { SYS_LSEEK = 62, SYS_MMAP = 222, SYS_MADVISE = 233 };
 #endif
-enum { O_RDONLY_CLOEXEC = 02000000, SEEK_END_ = 2, PROT_READ_ = 1, MAP_PRIVATE_ = 2 };
+enum { O_RDONLY_CLOEXEC = 02000000, SEEK_END_ = 2, PROT_READ_ = 1, MAP_PRIVATE_ = 2, MADV_HUGEPAGE_ = 14 };
+enum { HUGE_PAGE = 1 << 21 };
 enum { DEFAULT_SPIN_US = 100 };
 
 struct edgetune_model {
@@ -239,6 +240,15 @@ static void lay_out(edgetune_instance *instance) {
   }
 }
 
+/* Where it is large, of few large pages, where the kernel has them: a thousand page faults take a millisecond. */
+static void *allocate_arena(size_t size) {
+  void *arena = NULL;
+  int large = size >= HUGE_PAGE;
+  if (posix_memalign(&arena, large ? HUGE_PAGE : EDGETUNE_ALIGNMENT, size) != 0) return NULL;
+  if (large) syscall(SYS_MADVISE, arena, size / HUGE_PAGE * HUGE_PAGE, (long)MADV_HUGEPAGE_);
+  return arena;
+}
+
 static void release(edgetune_instance *instance) {
   et_pool_free(instance->pool);
   free(instance->arena);
@@ -260,23 +270,21 @@ edgetune_status edgetune_create(edgetune_model *model, const edgetune_options *o
     return ET_FAIL(error, EDGETUNE_ERROR_ARGUMENT, "options.cores is NULL; give num_cores numbers of cores");
   const edgetune_program *program = model->program;
   size_t ports = (size_t)program->num_inputs + (size_t)program->num_outputs, size = arena_size(program);
-  void *arena = NULL;
   edgetune_instance *instance = calloc(1, sizeof *instance);
   if (instance == NULL) return ET_FAIL(error, EDGETUNE_ERROR_MEMORY, "no memory for an instance of ", program->name);
   instance->model = model;
-  if (posix_memalign(&arena, EDGETUNE_ALIGNMENT, size + EDGETUNE_ALIGNMENT) != 0) arena = NULL;
-  instance->arena = arena;
+  instance->arena = allocate_arena(size + EDGETUNE_ALIGNMENT);
   instance->own = calloc(ports + 1, sizeof *instance->own);
   instance->used = calloc(ports + 1, sizeof *instance->used);
   instance->tensors = calloc(program->num_places + 1u, sizeof *instance->tensors);
   instance->arguments = calloc(program->num_arguments + 1u, sizeof *instance->arguments);
-  if (!arena || !instance->own || !instance->used || !instance->tensors || !instance->arguments) {
+  if (!instance->arena || !instance->own || !instance->used || !instance->tensors || !instance->arguments) {
     char number[24];
     release(instance);
     return ET_FAIL(error, EDGETUNE_ERROR_MEMORY, "no memory for an instance of ", program->name, ", which takes ",
                    et_decimal(size, number), " bytes; free some");
   }
-  memset(arena, 0, size); /* so that the first run meets no page fault */
+  memset(instance->arena, 0, size); /* so that the first run meets no page fault */
   lay_out(instance);
   int spin_us = options->spin_us == 0 ? DEFAULT_SPIN_US : options->spin_us;
   int threads = options->threads == 0 ? program->threads : options->threads;

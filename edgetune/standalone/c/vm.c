@@ -55,10 +55,13 @@ static unsigned long lock[16]; /* a pthread_mutex_t, of at most 48 bytes */
 static void *module;           /* the library as TVM has it: loaded twice, it would lose its state */
 static int module_users;
 static int keys_once;
-static unsigned current, configured; /* of a thread: the pool that runs; the serial that its threads are for */
+/* Of a thread: the pool that runs; the serial that its threads are for; the process that has them. */
+static unsigned current, configured, process;
 static _Atomic uint32_t serials;
 
-static void make_keys(void) { pthread_key_create(&current, NULL), pthread_key_create(&configured, NULL); }
+static void make_keys(void) {
+  pthread_key_create(&current, NULL), pthread_key_create(&configured, NULL), pthread_key_create(&process, NULL);
+}
 
 uint64_t et_now_ns(void) {
   struct et_timespec now;
@@ -240,6 +243,12 @@ static int use_cores(int threads, const int32_t *cores, int count, edgetune_erro
 
 static int use_threads(const et_pool *pool, edgetune_error *error) {
   uint32_t before = (uint32_t)(uintptr_t)pthread_getspecific(configured);
+  if (before != 0 && (int)(intptr_t)pthread_getspecific(process) != getpid()) {
+    /* TVM would wait for threads that only the parent has. */
+    ET_FAIL(error, EDGETUNE_ERROR_THREADS, "this process is the fork of one that ran a model, without its threads; "
+            "run models in a new thread, or only after the fork");
+    return 0;
+  }
   if (before == pool->serial) return 1;
   int32_t all[MAX_CORES];
   int count = 0;
@@ -252,6 +261,7 @@ static int use_threads(const et_pool *pool, edgetune_error *error) {
   const int32_t *cores = pool->num_cores ? pool->cores : all;
   if (!use_cores(threads, cores, pool->num_cores ? pool->num_cores : count, error)) return 0;
   pthread_setspecific(configured, (void *)(uintptr_t)pool->serial);
+  pthread_setspecific(process, (void *)(intptr_t)getpid());
   return 1;
 }
 

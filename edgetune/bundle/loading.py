@@ -1,0 +1,79 @@
+"""A bundle's library under a name of its own, its weights in memory, and what to do where the system refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
+
+import numpy as np
+
+from edgetune.bundle.manifest import LIBRARY, WEIGHTS
+from edgetune.bundle.reader import Bundle
+from edgetune.errors import BundleError, first_line
+
+_ADVICE = (
+    ("allocate memory", "free some memory, or raise this process's limit"),
+    ("failed to map segment", "its file system runs no programs (noexec); copy the bundle to another"),
+    ("", "build the bundle again"),
+)
+"""What to do, by what the system's loader says (glibc's words)."""
+
+
+@contextmanager
+def library_file(bundle: Bundle, *, copied: bool) -> Iterator[Path]:
+    """The path of a bundle's library while it is being loaded, which needs no name any more afterwards.
+
+    The system gives a library that it has loaded under the same name before, even where the file was replaced by
+    another since.
+
+    Args:
+        bundle: an opened bundle.
+        copied: not the file itself but a copy, for who must not share it with others that load it.
+
+    Raises:
+        BundleError: there is no place for temporary files, or the library cannot be loaded by the block.
+    """
+    extent = bundle.storage.files[LIBRARY]
+    try:
+        folder = TemporaryDirectory(prefix="edgetune-", ignore_cleanup_errors=True)
+        path = Path(folder.name, LIBRARY)
+        if copied or bundle.storage.archive:
+            path.write_bytes(extent.read())
+        else:
+            path.symlink_to(extent.path.resolve())
+    except OSError as error:
+        raise BundleError(
+            f"{bundle.path} cannot be loaded without a place for temporary files ({error.strerror or error}); set "
+            "TMPDIR to a folder that can be written to"
+        ) from error
+    with folder:
+        try:
+            yield path
+        except (OSError, RuntimeError, AttributeError) as error:
+            said = first_line(error)
+            advice = next(advice for words, advice in _ADVICE if words in said.lower())
+            raise BundleError(f"the library of {bundle.path} cannot be loaded ({said}); {advice}") from error
+
+
+def map_weights(bundle: Bundle, mode: Literal["r", "c"]) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """The bytes of the weights, mapped without a copy; empty where there are none in a file.
+
+    Args:
+        bundle: an opened bundle.
+        mode: ``r`` for memory that cannot be written to, ``c`` for memory whose changes stay with this process.
+
+    Raises:
+        BundleError: the system maps no more memory.
+    """
+    extent = bundle.storage.files[WEIGHTS]
+    if extent.size == 0:
+        return np.empty(0, np.uint8)
+    try:
+        return np.memmap(extent.path, np.uint8, mode, extent.offset, (extent.size,))
+    except OSError as error:
+        raise BundleError(
+            f"the weights of {bundle.path} cannot be mapped into memory ({error.strerror or error}); {_ADVICE[0][1]}"
+        ) from error
