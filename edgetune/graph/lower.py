@@ -14,6 +14,7 @@ from tvm import relax
 from edgetune.errors import UnsupportedModelError
 from edgetune.graph.accumulate import widen_sums
 from edgetune.graph.blocked import Rewriter
+from edgetune.graph.chains import limit_chains
 from edgetune.graph.importer import import_onnx
 from edgetune.graph.legalize import legalizations
 from edgetune.graph.merge import Merger, as_kernel
@@ -83,6 +84,11 @@ def _lower_fixed(prepared: PreparedModel, target: Target) -> tvm.IRModule:
                 relax.transform.LegalizeOps(legalizations()),
                 relax.transform.AnnotateTIROpPattern(),
                 relax.transform.DeadCodeElimination(),
+            ]
+        )(mod)
+        mod = limit_chains(mod)
+        mod = tvm.transform.Sequential(
+            [
                 relax.transform.FuseOps(),
                 relax.transform.FuseTIR(),
                 relax.transform.DeadCodeElimination(),

@@ -9,7 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from onnx import ModelProto
+import numpy as np
+from onnx import ModelProto, TensorProto, numpy_helper
 
 from edgetune.bundle.arrays import write_npz
 from edgetune.errors import EdgetuneError, ModelError
@@ -97,16 +98,28 @@ def _prepare_fixed(
 
 
 def _may_kill(model: ModelProto) -> bool:
-    """Whether ONNX Runtime might die of the model: recurrent cells on constants of no elements, DFT's attributes.
+    """Whether ONNX Runtime might die of the model.
 
-    Lists of no axes and regions, as exporters write them, are harmless.
+    It does of recurrent cells on constants of no elements, of DFT's attributes, and of the least integer divided by -1,
+    which it finds among constants while it loads a model. Lists of no axes and regions, as exporters write them, are
+    harmless.
     """
     tensors = [tensor for graph in graphs.walk_graphs(model.graph) for tensor in graph.initializer]
     for node in graphs.walk_nodes(model.graph):
         if node.op_type == "DFT":
             return True
         tensors += [attribute.t for attribute in node.attribute if attribute.HasField("t")]
-    return any(0 in tensor.dims and len(tensor.dims) > 1 for tensor in tensors)
+    if any(0 in tensor.dims and len(tensor.dims) > 1 for tensor in tensors):
+        return True
+    divides = any(node.op_type in ("Div", "Mod") for node in graphs.walk_nodes(model.graph))
+    return divides and any(map(_holds_least_integer, tensors))
+
+
+def _holds_least_integer(tensor: TensorProto) -> bool:
+    if tensor.data_type not in (TensorProto.INT32, TensorProto.INT64):
+        return False
+    values = numpy_helper.to_array(tensor)
+    return bool((values == np.iinfo(values.dtype).min).any())
 
 
 def _survive(model: ModelProto, specs: Sequence[TensorSpec], frozen: Arrays) -> None:

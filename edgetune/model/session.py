@@ -17,7 +17,7 @@ from edgetune.model.graphs import walk_nodes
 Arrays = dict[str, np.ndarray[Any, Any]]
 
 DEADLINE_S = 60
-"""Of one run: ONNX Runtime looks between two nodes whether it is to end, and so ends a Loop without end."""
+"""Of one run of a model with a Loop, which may have no end. ONNX Runtime looks between two nodes whether to stop."""
 
 _NOISE = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : |/\S+/(?=[\w.]+\.(cc|h):\d+)")
 
@@ -56,6 +56,9 @@ class Session:
         _check_inputs(proto)
         self.output_names: tuple[str, ...] = tuple(value.name for value in proto.graph.output)
         self._wide = narrow.widen(proto)
+        self._may_loop = any(node.op_type == "Loop" for node in walk_nodes(proto.graph)) or bool(
+            proto.functions
+        )
         try:
             data = self._wide.model.SerializeToString()
             self._session = ort.InferenceSession(data, options, providers=["CPUExecutionProvider"])
@@ -69,7 +72,7 @@ class Session:
 
         Raises:
             ModelError: the model does not run on these inputs.
-            StoppedError: it ran for longer than ``DEADLINE_S``.
+            StoppedError: it has a Loop, and ran for longer than ``DEADLINE_S``.
         """
         import onnxruntime as ort
 
@@ -77,7 +80,8 @@ class Session:
         ended = ort.RunOptions()
         watch = threading.Timer(DEADLINE_S, setattr, (ended, "terminate", True))
         watch.daemon = True
-        watch.start()
+        if self._may_loop:
+            watch.start()
         try:
             values = self._session.run(self._wide.names(names), self._wide.feed(inputs), ended)
         except Exception as error:
