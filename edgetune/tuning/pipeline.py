@@ -48,6 +48,14 @@ class Batch:
         self.records.append(record)
         self.state.pending -= 1
 
+    def split(self, count: int) -> tuple[Batch, Batch]:
+        """The first ``count`` candidates of a batch of which none is measured yet, and the others."""
+        first, second = self.items[:count], self.items[count:]
+        return (
+            Batch(self.state, self.prepared, first, self.suspects),
+            Batch(self.state, self.prepared, second, self.suspects),
+        )
+
     @property
     def left(self) -> list[tuple[Candidate, Built]]:
         """What is not measured yet."""
@@ -101,6 +109,7 @@ class Pipeline:
         self._gate = gate
         self._budget = budget
         self._batch = batch
+        self._devices = devices
         self._ahead = batch if gate.shares_host else (devices + 1) * batch
         self._enough = batch if gate.shares_host else 1
         self._under_way = 0
@@ -134,7 +143,8 @@ class Pipeline:
         """Wait for batches and return some; none when ``stop`` says so, or there will be none.
 
         Where measuring stops the host's work, small batches are collected first, and all are returned; else
-        about as many candidates as a batch has: the others are for the other devices.
+        at most as many candidates as a batch has, and no more than this device's share of what is not measured
+        yet: the others are for the other devices, so that all of them end at about the same time.
 
         Raises:
             Exception: what ended one of the threads.
@@ -145,9 +155,26 @@ class Pipeline:
             if self._error is not None:
                 raise self._error
             taken: list[Batch] = []
-            while self._built and (self._gate.shares_host or _size(taken) < self._batch) and not stop():
-                taken.append(self._built.popleft())
+            room = self._room()
+            while self._built and not stop():
+                batch = self._built.popleft()
+                if len(batch.items) > room:
+                    if not taken:
+                        batch, rest = batch.split(room)
+                        taken.append(batch)
+                        batch = rest
+                    self._built.appendleft(batch)
+                    break
+                taken.append(batch)
+                room -= len(batch.items)
             return taken
+
+    def _room(self) -> int:
+        """How many candidates a device may take."""
+        if self._gate.shares_host:
+            return _size(self._built)
+        left = sum(state.pending for state in self._states)
+        return min(self._batch, -(-left // self._devices))
 
     def _is_enough(self) -> bool:
         collected = _size(self._built)

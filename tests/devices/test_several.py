@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from benchmarks.faults import small_model
 from edgetune import workflow
 from edgetune.devices.manage import add_device
 from edgetune.logs import open_logs
@@ -36,12 +37,12 @@ def devices_in(logs):
     return [record.device for record in records]
 
 
-def test_two_devices_then_one_then_none(make_sshd, conv_file, tmp_path):
+def test_two_devices_then_one_then_none(make_sshd, tmp_path):
     first, second = make_sshd(), make_sshd()
     add_device("a", address_of(first))
     add_device("b", address_of(second))
     logs = tmp_path / "logs.sqlite"
-    request = Request(conv_file, logs=logs, out=tmp_path / "bundle", cluster="all")
+    request = Request(small_model(), logs=logs, out=tmp_path / "bundle", cluster="all")
     options = TuningOptions(batch=4, first_batch=4, device_timeout_s=3, seed=1)
     killer = Killer({8: second, 16: first})
     result = workflow.tune(request, Budget(trials=80), "a,b", options, killer, measure_latency=False)
