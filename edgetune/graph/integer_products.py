@@ -2,8 +2,7 @@
 
 The importer writes ConvInteger, MatMulInteger and what is made of them as a product in int16 with its sums in int32:
 bytes, cast and less a zero point that may be known at run time only, times constant weights less theirs. The operator
-says the same without these rules, on targets for which there are none and where the weights do not fit the
-instruction.
+says the same without these rules, on targets for which there are none.
 """
 
 from __future__ import annotations
@@ -25,12 +24,6 @@ _PRODUCT_LIKE = 4
 _EXACT = 2**24
 """Integers up to this size are exact in float32."""
 BYTES = ("uint8", "int8")
-
-
-def fits(weight: np.ndarray, dot: Dot) -> bool:
-    """Whether every weight is one that the instruction reads."""
-    limits = np.iinfo(dot.weight)
-    return bool(weight.min() >= limits.min and weight.max() <= limits.max)
 
 
 def is_depthwise(weight: np.ndarray, channels: int, groups: int) -> bool:
@@ -60,9 +53,9 @@ def conv_sums(
 ) -> BlockedValue | None:
     """Sums in int32 of bytes ``x`` in the form that the instruction reads, times ``weight [O, I, KH, KW]``.
 
-    None where the weights do not fit. See :func:`edgetune.kernels.integer.offset` for what the form adds.
+    None where the target has no such vectors. See :func:`edgetune.kernels.integer.offset` for what the form adds.
     """
-    if not fits(weight, dot) or dot.lanes != rewriter.lanes:
+    if dot.lanes != rewriter.lanes:
         return None
     plain_input = shape_of(x)[1] < rewriter.lanes and groups == 1
     source = rewriter.plain(x) if plain_input else rewriter.blocked(x, groups).expr
@@ -137,7 +130,7 @@ def conv2d(rewriter: Rewriter, call: Any) -> BlockedValue | None:
     if is_depthwise(weight, channels, groups):
         total = depthwise_sums(rewriter, x, zero, weight, geometry)
         return None if total is None else total.like(rewriter.emit(relax.op.astype(total.expr, "int32")))
-    dot = best_dot(rewriter.target)
+    dot = best_dot(rewriter.target, weight)
     total = conv_sums(rewriter, x, zero, weight, geometry, groups, dot)
     if total is None:
         return None
@@ -152,9 +145,9 @@ def matmul(rewriter: Rewriter, call: Any) -> Any:
     if found is None or weight is None or str(call.ty.dtype) != "int32" or weight.dtype != np.int16:
         return None
     x, zero = found
-    dot = best_dot(rewriter.target)
-    if weight.ndim != 2 or len(shape_of(x)) < 2 or not fits(weight, dot):
+    if weight.ndim != 2 or len(shape_of(x)) < 2:
         return None
+    dot = best_dot(rewriter.target, weight)
     total = dense_sums(rewriter, x, zero, weight, dot)
     sums = weight.astype(np.int64).sum(axis=0).astype(np.int32)[None]
     expr = _less_offset(rewriter, total, zero, sums, str(x.ty.dtype), dot)

@@ -133,7 +133,7 @@ def _conv2d(rewriter: Rewriter, call: Any) -> BlockedValue | None:
         total = integer_products.depthwise_sums(rewriter, x.values, zero, weight, geometry)
         bias = np.zeros(weight.shape[0], np.int32)
     else:
-        dot = best_dot(rewriter.target)
+        dot = best_dot(rewriter.target, weight)
         total = integer_products.conv_sums(rewriter, x.values, zero, weight, geometry, groups, dot)
         bias = _bias(x, weight.reshape(weight.shape[0], -1), dot)
     return None if total is None else Sums(rewriter, total, bias, factor)
@@ -327,13 +327,13 @@ def _concat(rewriter: Rewriter, call: Any) -> BlockedValue | None:
 def _matmul(rewriter: Rewriter, call: Any) -> Any:
     """A product of quantised rows and constant quantised columns; float32."""
     x, w = _quantised(rewriter, call.args[0]), _weights(rewriter, call.args[1])
-    dot = best_dot(rewriter.target)
-    if x is None or w is None or w.values.ndim != 2 or not integer_products.fits(w.values, dot):
+    if x is None or w is None or w.values.ndim != 2:
         return None
     scale = w.by_output(1)
     if scale is None or len(shape_of(x.values)) < 2:
         return None
     zero = relax.const(np.array([x.zero], str(x.values.ty.dtype)))
+    dot = best_dot(rewriter.target, w.values)
     total = integer_products.dense_sums(rewriter, x.values, zero, w.values, dot)
 
     def rescale(total: te.Tensor, bias: te.Tensor, factor: te.Tensor) -> te.Tensor:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from tvm.s_tir import TensorIntrin
 from tvm.script import tirx as T
 
@@ -54,13 +55,18 @@ _INSTRUCTIONS: dict[str, list[tuple[str, dict[int, str], int, str, str]]] = {
 }
 
 
-def best_dot(target: Target) -> Dot:
-    """The way that suits a target; products of single int16 where it has no instruction of its own."""
+def best_dot(target: Target, weight: np.ndarray) -> Dot:
+    """The way that suits a target and reads every weight; products of single int16 where no instruction does.
+
+    Weights are bytes less their zero point: those of uint8 are often no int8, but always fit int16.
+    """
+    least, most = int(weight.min(initial=0)), int(weight.max(initial=0))
     lanes = target.lanes("int32")
-    for feature, names, group, activation, weight in _INSTRUCTIONS.get(target.arch, []):
-        if lanes in names and target.supports(feature):
+    for feature, names, group, activation, reads in _INSTRUCTIONS.get(target.arch, []):
+        fits = np.iinfo(reads).min <= least and most <= np.iinfo(reads).max
+        if lanes in names and fits and target.supports(feature):
             return Dot(
-                _register(names[lanes], group, activation, weight, lanes), group, activation, weight, lanes
+                _register(names[lanes], group, activation, reads, lanes), group, activation, reads, lanes
             )
     # LLVM vectorises these by itself.
     return Dot("", 1, "int16", "int16", lanes)

@@ -227,6 +227,14 @@ class Target(_Strict):
             return ()
         return ("-v", "+zve64d", f"+zvl{self.vector_bits}b")
 
+    def _no_gather(self) -> tuple[str, ...]:
+        """LLVM's attribute against gathered loads on an x86 CPU with AVX-512.
+
+        LLVM 22 makes wrong code of some branches that it turns into masked gathers there: lanes that the mask leaves
+        out are used. A kernel that picks parts of its input by remainders shows it (com.microsoft RotaryEmbedding).
+        """
+        return ("+prefer-no-gather",) if self.arch == "x86_64" and self.supports("avx512f") else ()
+
     def tvm(self) -> tvm.target.Target:
         """Return TVM's target, complete enough for MetaSchedule.
 
@@ -244,7 +252,7 @@ class Target(_Strict):
             "num-cores": self.threads,
             **_ABI.get(self.arch, {}),
         }
-        mattr = [*self.mattr, *self._fixed_vectors()]
+        mattr = [*self.mattr, *self._fixed_vectors(), *self._no_gather()]
         if mattr:
             cpu["mattr"] = mattr
         if self.gpu is None:

@@ -15,6 +15,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from benchmarks.faults import small_model
 from edgetune.logs import open_logs
 
 COMMAND = [sys.executable, "-m", "edgetune.cli.main"]
@@ -178,13 +179,15 @@ def test_a_wrong_pin(command: str, version: str | None, conv_file: Path, tmp_pat
     assert (version or "not installed") in message
 
 
-def test_two_runs_on_the_same_logs(conv_file: Path, tmp_path: Path) -> None:
+def test_two_runs_on_the_same_logs(tmp_path: Path) -> None:
     """Both end well, and no candidate is in the logs twice."""
     logs = tmp_path / "logs.sqlite"
+    model = tmp_path / "small.onnx"
+    model.write_bytes(small_model())
     processes = [
         subprocess.Popen(
             [
-                *COMMAND, "tune", str(conv_file), "--trials", "6", "--seed", str(seed), "--json", "-q",
+                *COMMAND, "tune", str(model), "--trials", "6", "--seed", str(seed), "--json", "-q",
                 "--logs", str(logs), "--out", str(tmp_path / f"bundle{seed}"),
             ],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

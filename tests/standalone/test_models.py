@@ -68,11 +68,21 @@ def odd_model() -> onnx.ModelProto:
 
 
 def dense_block() -> onnx.ModelProto:
-    """Parts joined once, joined again inside another whole, and joined a third time, which takes a copy."""
+    """Parts joined once, joined again inside another whole, and joined a third time, which takes a copy.
+
+    Their channels fill the vectors of any CPU.
+    """
     rng = np.random.default_rng(2)
-    edges = {"a": ("x", 16), "b": ("a", 16), "c": ("a", 24), "d": ("j1", 8), "e": ("j2", 16), "y": ("j3", 8)}
+    edges = {
+        "a": ("x", 32),
+        "b": ("a", 32),
+        "c": ("a", 48),
+        "d": ("j1", 16),
+        "e": ("j2", 32),
+        "y": ("j3", 16),
+    }
     joins = {"j1": ("b", "c"), "j2": ("j1", "d"), "j3": ("b", "e")}
-    channels, nodes, weights = {"x": 8}, [], []
+    channels, nodes, weights = {"x": 16}, [], []
     for name in ("a", "b", "c", "j1", "d", "j2", "e", "j3", "y"):
         if name in joins:
             channels[name] = sum(channels[part] for part in joins[name])
@@ -83,8 +93,8 @@ def dense_block() -> onnx.ModelProto:
         weights.append(onnx.numpy_helper.from_array(weight / channels[source] ** 0.5, f"w{name}"))
         nodes.append(helper.make_node("Conv", [source, f"w{name}"], [name]))
     image = functools.partial(helper.make_tensor_value_info, elem_type=TensorProto.FLOAT)
-    outputs = [image("y", shape=[1, 8, 6, 8]), image("e", shape=[1, 16, 6, 8])]
-    graph = helper.make_graph(nodes, "dense", [image("x", shape=[1, 8, 6, 8])], outputs, weights)
+    outputs = [image("y", shape=[1, 16, 6, 8]), image("e", shape=[1, 32, 6, 8])]
+    graph = helper.make_graph(nodes, "dense", [image("x", shape=[1, 16, 6, 8])], outputs, weights)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
 
 
@@ -94,7 +104,7 @@ def test_what_is_joined_is_written_where_the_whole_lies(tmp_path: Path) -> None:
     assert result.verified.passed
     model = edgetune.load(result.bundle)
     assert isinstance(model, StandaloneModel)
-    inputs = {"x": np.ones((1, 8, 6, 8), np.float32)}
+    inputs = {"x": np.ones((1, 16, 6, 8), np.float32)}
     kernels = [name for name, *_ in model.observe(inputs)]
     # "e" is an output and "b" lies in another tensor already: only the last of the three is copied together.
     assert sum("concatenate" in name for name in kernels) == 1

@@ -15,9 +15,13 @@ if TYPE_CHECKING:
 
 
 def stock_spaces(task: Task, target: Target) -> list[Schedule]:
-    """Return the design spaces of MetaSchedule's default rules for a target."""
+    """Return the design spaces of MetaSchedule's default rules for any CPU.
+
+    Those that it has for a CPU with VNNI or dot products name tensor intrinsics, which take long to register.
+    """
     import tvm
     from tvm.s_tir.meta_schedule.space_generator import PostOrderApply
 
     mod = entry_module(tvm.ir.load_json(task.ir))
-    return list(tune_context(mod, target.tvm(), PostOrderApply()).generate_design_space())
+    rules = PostOrderApply(sch_rules="llvm", postprocs="llvm", mutator_probs="llvm")
+    return list(tune_context(mod, target.tvm(), rules).generate_design_space())
