@@ -33,7 +33,7 @@ FFI, RUNTIME, EXTRA, CUDA = (
     "libtvm_runtime_cuda.so",
 )
 """tvm-ffi's; TVM's; TVM's sorting, which TopK calls, and more; TVM's driver of GPUs."""
-CARRIED = (FFI, RUNTIME, EXTRA)
+CARRIED = (FFI, RUNTIME, EXTRA, CUDA)
 """Those that a bundle may bring along."""
 GLIBC = "2.28"
 """The oldest glibc that the libraries run with."""

@@ -32,6 +32,7 @@ LAYERS = [
     {"standalone"},
     {"bundle"},
     {"logs", "devices"},
+    {"cuda"},
     {"toolchain", "tvm_runtime"},
     {"targets"},
     {"config", "request", "results", "cpu", "machine", "metaschedule", "versions", "atomic", "elf"},

@@ -1,0 +1,225 @@
+"""Compiling for NVIDIA's GPUs, which takes nvcc and no GPU: machine code, links, and what default schedules compute."""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+from pathlib import Path
+
+import onnx
+import pytest
+import tvm
+import tvm_ffi
+from onnx import TensorProto, helper
+
+import edgetune
+from edgetune import cuda, tvm_runtime
+from edgetune.elf import read_elf
+from edgetune.errors import ToolchainError
+from edgetune.graph.lower import Lowered, lower
+from edgetune.kernels import gpu
+from edgetune.kernels.registry import default_schedule, design_spaces
+from edgetune.model.prepare import prepare
+from edgetune.model.registry import fetch
+from edgetune.records import Task
+from edgetune.targets import load_target
+from edgetune.tuning.arguments import argument_specs, disagreement, random_arguments
+from edgetune.tuning.build import build_candidate
+from edgetune.tuning.cost_model import CostModel
+from edgetune.tuning.pulse import build_pulse
+from edgetune.tuning.search import EvolutionarySearch, SearchSettings
+
+needs_nvcc = pytest.mark.skipif(cuda.find_nvcc() is None, reason="there is no nvcc")
+EM_CUDA = 190
+SHAPE = {"x": (1, 3, 48, 192)}
+
+
+def cubins(library: bytes) -> list[tuple[str, bytes]]:
+    """``sm_XX`` and the bytes from its start of each cubin within a library.
+
+    The second byte of ``e_flags`` is the GPU's number, from version 8 of the ABI on (CUDA 13); the first one before.
+    """
+    found = []
+    for match in re.finditer(b"\x7fELF", library):
+        code = library[match.start() :]
+        if struct.unpack_from("<H", code, 18)[0] == EM_CUDA:
+            (flags,) = struct.unpack_from("<I", code, 48)
+            found.append((f"sm_{(flags >> 8 if code[8] >= 8 else flags) & 0xFF}", code))
+    return found
+
+
+@pytest.fixture(scope="module")
+def classifier() -> Lowered:
+    return lower(prepare(fetch("ppocr-cls"), SHAPE), load_target("jetson-orin-cuda"))
+
+
+def small(nodes: list[onnx.NodeProto], inputs: dict[str, list[int]], output: tuple[int, list[int]]) -> bytes:
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in inputs.items()]
+    result = helper.make_tensor_value_info("y", *output)
+    graph = helper.make_graph(nodes, "small", values, [result])
+    return onnx.helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]).SerializeToString()
+
+
+FLOAT, INT = TensorProto.FLOAT, TensorProto.INT64
+SMALL = {
+    "softmax": small([helper.make_node("Softmax", ["x"], ["y"])], {"x": [3, 70]}, (FLOAT, [3, 70])),
+    "scalar": small([helper.make_node("ReduceSum", ["x"], ["y"], keepdims=0)], {"x": [5, 7]}, (FLOAT, [])),
+    "product": small(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])], {"x": [9, 33], "w": [33, 5]}, (FLOAT, [9, 5])
+    ),
+    "argmax": small(
+        [helper.make_node("ArgMax", ["x"], ["y"], axis=1, keepdims=0)], {"x": [4, 9]}, (INT, [4])
+    ),
+    "transposed": small(
+        [helper.make_node("ConvTranspose", ["x", "w"], ["y"], strides=[2, 2])],
+        {"x": [1, 2, 5, 4], "w": [2, 3, 3, 3]},
+        (FLOAT, [1, 3, 11, 9]),
+    ),
+    "pool": small(
+        [helper.make_node("AveragePool", ["x"], ["y"], kernel_shape=[3, 3], pads=[1, 1, 1, 1])],
+        {"x": [1, 3, 8, 8]},
+        (FLOAT, [1, 3, 8, 8]),
+    ),
+}
+
+
+def on_the_cpu(mod: tvm.IRModule) -> tvm.IRModule:
+    """A scheduled kernel whose threads are loops: what the schedule computes, one thread after the other."""
+
+    def serial(loop: tvm.tirx.For) -> tvm.tirx.For:
+        if loop.kind != tvm.tirx.ForKind.THREAD_BINDING:
+            return loop
+        return tvm.tirx.For(loop.loop_var, loop.min, loop.extent, tvm.tirx.ForKind.SERIAL, loop.body)
+
+    return tvm.IRModule({"main": tvm_ffi.structural_map(mod["main"], (tvm.tirx.For, serial), order="post")})
+
+
+def check_defaults(tasks: tuple[Task, ...]) -> None:
+    """Every kernel is bound to threads by default, and computes what its unscheduled loops do."""
+    target, host = load_target("jetson-orin-cuda"), load_target("local").tvm()
+    for task in tasks:
+        kernel = tvm.ir.load_json(task.ir)
+        schedule = default_schedule(kernel, target)
+        assert gpu.is_bound(schedule), task.name
+        specs = argument_specs(kernel["main"])
+        values = random_arguments(specs, task.workload)
+        results = []
+        for mod in (kernel, on_the_cpu(schedule.mod)):
+            tensors = [tvm.runtime.tensor(value) for value in values]
+            tvm.tirx.build(mod, target=host)["main"](*tensors)
+            results.append([tensor.numpy() for tensor in tensors])
+        for expected, got in zip(*results, strict=True):
+            assert not disagreement(expected, got), task.name
+
+
+@pytest.mark.slow
+def test_default_schedules_of_a_real_model(classifier: Lowered) -> None:
+    check_defaults(classifier.tasks)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_default_schedules_of_small_models(name: str) -> None:
+    check_defaults(lower(prepare(SMALL[name]), load_target("jetson-orin-cuda")).tasks)
+
+
+@needs_nvcc
+@pytest.mark.slow
+def test_a_bundle_for_a_jetson(tmp_path: Path) -> None:
+    result = edgetune.compile(fetch("ppocr-cls"), "jetson-orin-cuda", shapes=SHAPE, out=tmp_path / "bundle")
+    library = (result.bundle / "model.so").read_bytes()
+    assert read_elf(library).arch == "aarch64"
+    ((arch, code),) = cubins(library)
+    assert arch == "sm_87"
+    assert all(f"{kernel.name}_kernel".encode() in code for kernel in result.kernels)
+    assert b"__global__" not in library  # no sources, which would have to be compiled on the device
+    assert any(
+        "TVM's virtual machine, for jetson-orin-cuda is a cuda device" in note for note in result.notes
+    )
+
+
+@needs_nvcc
+def test_a_bundle_brings_the_runtime_of_its_gpu(tmp_path: Path) -> None:
+    result = edgetune.compile(SMALL["softmax"], "h100-cuda", out=tmp_path / "bundle")
+    assert [arch for arch, _ in cubins((result.bundle / "model.so").read_bytes())] == ["sm_90"]
+    for name in (tvm_runtime.FFI, tvm_runtime.RUNTIME, tvm_runtime.CUDA):
+        assert read_elf((result.bundle / name).read_bytes()).arch == "x86_64"
+    assert not (result.bundle / "edgetune.h").exists()
+
+
+def test_without_nvcc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CUDA_HOME", raising=False)
+    monkeypatch.setenv("CUDA_PATH", str(tmp_path))
+    monkeypatch.setattr(cuda, "_USUAL", tmp_path / "nvcc")
+    with pytest.raises(ToolchainError, match=r"takes NVIDIA's compiler nvcc.*install a CUDA toolkit"):
+        edgetune.compile(SMALL["softmax"], "jetson-orin-cuda", out=tmp_path / "bundle")
+    assert not (tmp_path / "bundle").exists()
+
+
+@pytest.mark.parametrize(
+    ("release", "target", "said"),
+    [
+        ("13.0", "jetson-nano-cuda", r"sm_53\) takes a CUDA toolkit 12.9 or older, and .* is of 13.0"),
+        ("10.2", "jetson-orin-cuda", r"sm_87\) takes a CUDA toolkit 11.4 or newer, and .* is of 10.2"),
+        ("11.4", "jetson-orin-cuda", ""),
+        ("12.9", "jetson-xavier-cuda", ""),
+        ("", "jetson-orin-cuda", "does not tell its version"),
+    ],
+)
+def test_toolkits_that_do_not_know_a_gpu(
+    release: str, target: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nvcc = tmp_path / "nvcc"
+    nvcc.write_text(f"#!/bin/sh\necho 'Cuda compilation tools, release {release}, V{release}.1'\n")
+    nvcc.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    if said:
+        with pytest.raises(ToolchainError, match=said):
+            cuda.check_nvcc(load_target(target))
+    else:
+        cuda.check_nvcc(load_target(target))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "present", "runs"),
+    [
+        ("sm_87", "sm_87", True),
+        ("sm_86", "sm_87", True),
+        ("sm_87", "sm_86", False),
+        ("sm_80", "sm_90", False),
+        ("sm_90", "sm_100", False),
+        ("sm_90a", "sm_90", True),
+        ("sm_120a", "sm_121", False),
+        ("sm_87", "", False),
+    ],
+)
+def test_which_machine_code_a_gpu_runs(wanted: str, present: str, runs: bool) -> None:
+    assert cuda.runs_cubins(wanted, present) is runs
+
+
+@needs_nvcc
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "arch"), [("jetson-orin-cuda", "sm_87"), ("h100-cuda", "sm_90")])
+@pytest.mark.parametrize("kind", ["conv2d", "matmul"])
+def test_candidates_of_metaschedule(name: str, arch: str, kind: str, classifier: Lowered) -> None:
+    target = load_target(name)
+    task = next(task for task in classifier.tasks if kind in task.name)
+    spaces = design_spaces(task, target)
+    assert len(spaces) > 1
+    search = EvolutionarySearch(SearchSettings(target, design_spaces, 7, 1), CostModel(1, 1), task, [])
+    candidates = search.propose(6)
+    assert len(candidates) == 6
+    for candidate in candidates:
+        library = build_candidate(task.workload, task.ir, target, candidate.trace)
+        assert read_elf(library).arch == target.arch
+        assert [found for found, _ in cubins(library)] == [arch]
+    # MetaSchedule's own: they share what they read among the threads of a block.
+    tiled = [candidate for candidate in candidates if '"shared"' in candidate.trace]
+    assert tiled or kind == "matmul"
+
+
+@needs_nvcc
+def test_the_reference_kernel_of_a_gpu() -> None:
+    library = build_pulse(load_target("h100-cuda"))
+    assert [arch for arch, _ in cubins(library)] == ["sm_90"]
