@@ -57,8 +57,8 @@ def check_nvcc(target: Target) -> None:
     nvcc = find_nvcc()
     if nvcc is None:
         raise ToolchainError(
-            f"compiling for {target.name} ({target.gpu.arch}) takes NVIDIA's compiler nvcc, which is neither on PATH nor "
-            "in $CUDA_HOME or /usr/local/cuda; install a CUDA toolkit (no GPU is needed), or choose a CPU target "
+            f"compiling for {target.name} ({target.gpu.arch}) takes NVIDIA's compiler nvcc, which is neither on PATH "
+            "nor in $CUDA_HOME or /usr/local/cuda; install a CUDA toolkit (no GPU is needed), or choose a CPU target "
             "('edgetune targets list')"
         )
     version = nvcc_version(nvcc)

@@ -29,6 +29,7 @@ LAYERS = [
     {"model", "graph", "kernels", "tuning", "choices", "verify", "benchmarking"},
     {"sides"},
     {"runtime"},
+    {"vm_program"},
     {"standalone"},
     {"bundle"},
     {"logs", "devices"},

@@ -60,7 +60,8 @@ def _stock(mod: tvm.IRModule, target: Target) -> list[Schedule]:
     from tvm.s_tir.meta_schedule.schedule_rule import ScheduleRule
     from tvm.s_tir.meta_schedule.space_generator import PostOrderApply
 
-    generator = PostOrderApply(sch_rules=ScheduleRule.create("cuda"))
+    # All three given: else MetaSchedule adds what it has for the target, and tensor intrinsics that are not there.
+    generator = PostOrderApply(sch_rules=ScheduleRule.create("cuda"), postprocs=[], mutator_probs={})
     return list(tune_context(mod, target.tvm(), generator).generate_design_space())
 
 
@@ -77,8 +78,8 @@ def last_resort(kernel: tvm.IRModule, target: Target) -> Schedule:
     if not is_bound(schedule):
         name = kernel["main"].attrs.get("global_symbol", "main")
         raise UnsupportedModelError(
-            f"the kernel {name} cannot be put onto the threads of a GPU; compile the model for the CPU of {target.name} "
-            "instead"
+            f"the kernel {name} cannot be put onto the threads of a GPU; compile the model for the CPU "
+            f"of {target.name} instead"
         )
     return schedule
 

@@ -56,7 +56,7 @@ class Described:
 
 
 class Front:
-    """Links a model's library, and makes it one with the C API where the model is described for apps and the target a CPU.
+    """Links a model's library, and makes it one with the C API where the model is described for apps, for a CPU.
 
     Attributes:
         files: what goes into the bundle beside the library, by name, once it is linked.
