@@ -5,9 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import struct
+import subprocess
+import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
@@ -19,8 +24,11 @@ from tvm.s_tir.schedule import ScheduleError
 
 import edgetune
 from edgetune import cuda, tvm_runtime
+from edgetune.benchmarking.profile import profile
+from edgetune.bundle import reader
+from edgetune.bundle.reader import check_loadable, open_bundle
 from edgetune.elf import read_elf
-from edgetune.errors import ToolchainError
+from edgetune.errors import BundleError, DeviceError, ToolchainError
 from edgetune.graph.lower import Lowered, lower
 from edgetune.kernels import gpu
 from edgetune.kernels.registry import default_schedule, design_spaces
@@ -28,6 +36,7 @@ from edgetune.kernels.schedules import block_names
 from edgetune.metaschedule import apply_trace, trace_text
 from edgetune.model.prepare import prepare
 from edgetune.model.registry import fetch
+from edgetune.placement import place, runs_here
 from edgetune.records import Task
 from edgetune.targets import load_target
 from edgetune.tuning.arguments import argument_specs, disagreement, random_arguments
@@ -35,6 +44,7 @@ from edgetune.tuning.build import build_candidate
 from edgetune.tuning.cost_model import CostModel
 from edgetune.tuning.pulse import build_pulse
 from edgetune.tuning.search import EvolutionarySearch, SearchSettings
+from edgetune.watcher import Watcher
 
 needs_nvcc = pytest.mark.skipif(cuda.find_nvcc() is None, reason="there is no nvcc")
 EM_CUDA = 190
@@ -248,3 +258,76 @@ def test_candidates_of_metaschedule(name: str, arch: str, kind: str, classifier:
 def test_the_reference_kernel_of_a_gpu() -> None:
     library = build_pulse(load_target("h100-cuda"))
     assert [arch for arch, _ in cubins(library)] == ["sm_90"]
+
+
+READ = """
+import sys
+from edgetune.tvm_runtime import engine, load_gpu_runtime
+load_gpu_runtime()
+(library,) = engine().load_module(sys.argv[1]).imports
+(gpu,) = library.imports
+print(gpu.kind, *(gpu.implements_function(name) for name in sys.argv[2:]))
+"""
+
+
+@needs_nvcc
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="there is no gcc")
+def test_the_runtime_of_a_gpu_reads_a_library(tmp_path: Path) -> None:
+    """TVM's own CUDA runtime, with a driver in name only, reads what was packed."""
+    nvcc = cuda.find_nvcc()
+    assert nvcc is not None
+    root = Path(
+        subprocess.check_output(
+            ["sh", "-c", f"{nvcc} -dryrun x.cu 2>&1 | sed -n 's/.*TOP=//p'"], text=True
+        ).strip()
+    )
+    folder = next((path.parent for path in root.resolve().glob("lib*/" + tvm_runtime.CUDART)), None)
+    if folder is None:
+        pytest.skip(f"the toolkit has no {tvm_runtime.CUDART}")
+    runtime = tvm_runtime.package_libraries("apache-tvm") / tvm_runtime.CUDA
+    names = sorted(set(re.findall(rb"\0(cu[A-Z]\w+)(?=\0)", runtime.read_bytes())))
+    source = tmp_path / "driver.c"
+    source.write_text("".join(f"int {name.decode()}(void) {{ return 100; }}\n" for name in names))
+    driver = ["gcc", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", str(tmp_path / "libcuda.so.1")]
+    subprocess.run([*driver, str(source)], check=True)
+    made = edgetune.compile(SMALL["softmax"], "h100-cuda", out=tmp_path / "bundle")
+    kernels = [f"{made.kernels[0].name}_kernel", "not_there_kernel"]
+    said = subprocess.check_output(
+        [sys.executable, "-c", READ, str(made.bundle / "model.so"), *kernels],
+        env={**os.environ, "LD_LIBRARY_PATH": f"{tmp_path}:{folder}"},
+        text=True,
+    )
+    assert said.split() == ["cuda", "True", "False"]
+
+
+@pytest.mark.skipif(bool(cuda.local_gpu()), reason="there is a GPU")
+def test_what_is_said_where_there_is_no_gpu(tmp_path: Path) -> None:
+    check = Path(__file__).parent.parent / "benchmarks" / "cuda_check.py"
+    done = subprocess.run(
+        [sys.executable, str(check)], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 4
+    assert done.stderr.startswith("error: there is no NVIDIA GPU")
+    assert len(done.stderr.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+    target = load_target("h100-cuda")
+    assert not runs_here(target)
+    if runs_here(target.host):
+        with pytest.raises(DeviceError, match=r"cannot run code for h100-cuda \(sm_90\)"):
+            place("h100-cuda", None, None, Watcher())
+
+
+def test_a_bundle_of_a_gpu_is_refused_elsewhere(
+    stand_in: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu_target = load_target("h100-cuda")
+    target = stand_in.target.model_copy(update={"kind": "cuda", "gpu": gpu_target.gpu})
+    bundle = replace(stand_in, target=target).write(tmp_path / "bundle").path
+    for found, said in (("", "none that NVIDIA's driver shows"), ("sm_87", "one of sm_87")):
+        monkeypatch.setattr(reader, "local_gpu", lambda found=found: found)
+        with pytest.raises(BundleError, match=rf"a cuda device \(.*, sm_90\), and this machine has {said}"):
+            check_loadable(open_bundle(bundle))
+    monkeypatch.setattr(reader, "local_gpu", lambda: "sm_90")
+    check_loadable(open_bundle(bundle))
+    with pytest.raises(BundleError, match="was made for a GPU, whose kernels"):
+        profile(bundle)
