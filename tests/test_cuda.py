@@ -100,6 +100,18 @@ SMALL = {
 }
 
 
+THREE = helper.make_node("Constant", [], ["k"], value_ints=[3])
+AXIS = helper.make_node("Constant", [], ["axis"], value_int=1)
+SORTING = {
+    "topk": small(
+        [THREE, helper.make_node("TopK", ["x", "k"], ["y", "at"])], {"x": [4, 50]}, (FLOAT, [4, 3])
+    ),
+    "cumsum": small(
+        [AXIS, helper.make_node("CumSum", ["x", "axis"], ["y"])], {"x": [4, 50]}, (FLOAT, [4, 50])
+    ),
+}
+
+
 def on_the_cpu(mod: tvm.IRModule) -> tvm.IRModule:
     """A scheduled kernel whose threads are loops, without pipelines: what the schedule computes, one by one."""
 
@@ -178,6 +190,15 @@ def test_a_bundle_brings_the_runtime_of_its_gpu(tmp_path: Path) -> None:
     for name in (tvm_runtime.FFI, tvm_runtime.RUNTIME, tvm_runtime.CUDA):
         assert read_elf((result.bundle / name).read_bytes()).arch == "x86_64"
     assert not (result.bundle / "edgetune.h").exists()
+
+
+@needs_nvcc
+@pytest.mark.parametrize("name", SORTING)
+def test_kernels_that_start_their_threads_themselves(name: str, tmp_path: Path) -> None:
+    library = (
+        edgetune.compile(SORTING[name], "h100-cuda", out=tmp_path / "bundle").bundle / "model.so"
+    ).read_bytes()
+    assert [arch for arch, _ in cubins(library)] == ["sm_90"]
 
 
 def test_without_nvcc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

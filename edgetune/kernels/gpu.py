@@ -29,12 +29,15 @@ KIND = "gpu"
 
 
 def spaces(mod: tvm.IRModule, target: Target) -> Iterator[Space]:
-    """Schedules of any kernel: a thread for each element, threads that reduce together, and MetaSchedule's.
+    """Schedules of a kernel: a thread for each element, threads that reduce together, and MetaSchedule's.
 
-    The last ones are bound to threads by MetaSchedule's postprocessors, which the search applies.
+    The last ones are bound to threads by MetaSchedule's postprocessors, which the search applies. There is none for a
+    kernel that starts its threads itself: it stays as it is.
     """
     from tvm.s_tir.dlight.gpu import Fallback, GeneralReduction
 
+    if starts_threads(mod["main"]):
+        return
     yield functools.partial(_by_rule, Fallback(), mod, target)
     yield functools.partial(_by_rule, GeneralReduction(), mod, target)
     for schedule in _stock(mod, target):
@@ -71,7 +74,7 @@ def last_resort(kernel: tvm.IRModule, target: Target) -> Schedule:
     Raises:
         UnsupportedModelError: it is not bound to threads even so.
     """
-    if plain.has_empty_loops(kernel["main"]) or _starts_threads(kernel["main"]):
+    if plain.has_empty_loops(kernel["main"]) or starts_threads(kernel["main"]):
         return Schedule(kernel)
     with target.tvm():
         schedule = Schedule(tvm.s_tir.transform.DefaultGPUSchedule()(kernel))
@@ -93,15 +96,19 @@ def is_bound(schedule: Schedule) -> bool:
 def _is_bound(schedule: Schedule, name: str) -> bool:
     block = schedule.get_sblock(name)
     loops = (schedule.get(loop) for loop in schedule.get_loops(block))
-    return any(loop.thread_binding is not None for loop in loops) or _starts_threads(schedule.get(block))
+    return any(loop.thread_binding is not None for loop in loops) or starts_threads(schedule.get(block))
 
 
-def _starts_threads(node: tvm.tirx.PrimFunc | tvm.s_tir.SBlock) -> bool:
-    """Whether threads are started within, as in TVM's sorting kernels."""
+def starts_threads(node: tvm.tirx.PrimFunc | tvm.s_tir.SBlock) -> bool:
+    """Whether threads are started within, as in TVM's kernels that sort and sum up."""
     found: list[bool] = []
 
-    def visit(attribute: tvm.tirx.AttrStmt) -> None:
+    def visit_attribute(attribute: tvm.tirx.AttrStmt) -> None:
         found.append(attribute.attr_key == "thread_extent")
 
-    tvm_ffi.structural_walk(node.body, (tvm.tirx.AttrStmt, visit))
+    def visit_loop(loop: tvm.tirx.For) -> None:
+        found.append(loop.kind == tvm.tirx.ForKind.THREAD_BINDING)
+
+    tvm_ffi.structural_walk(node.body, (tvm.tirx.AttrStmt, visit_attribute))
+    tvm_ffi.structural_walk(node.body, (tvm.tirx.For, visit_loop))
     return any(found)
