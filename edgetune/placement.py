@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from edgetune.cpu import architecture, missing_features
+from edgetune.cuda import local_gpu, runs_cubins
 from edgetune.devices.clusters import choose_cpus
 from edgetune.devices.inventory import LOCAL as LOCAL_DEVICE
 from edgetune.devices.inventory import cpus_of, open_device
@@ -35,11 +36,11 @@ def chosen_target(name: str, threads: int | None, local: Target | None = None) -
 
 
 def runs_here(target: Target) -> bool:
-    """Whether this machine can run code for a target."""
+    """Whether this machine can run code for a target: its CPU, and its GPU where the target is one."""
     return (
-        target.kind == "llvm"
-        and target.arch == architecture()
+        target.arch == architecture()
         and not missing_features(target.required_features())
+        and (target.gpu is None or runs_cubins(target.gpu.arch, local_gpu()))
     )
 
 
@@ -75,8 +76,9 @@ def place(
         target = target.with_threads(len(cpus))
     measured_on = open_device(device, target.threads, cpus)
     if measured_on.shares_host and not runs_here(target):
+        what = target.mcpu if target.gpu is None else target.gpu.arch
         raise DeviceError(
-            f"this machine cannot run code for {target.name} ({target.mcpu}), so it cannot measure any; "
+            f"this machine cannot run code for {target.name} ({what}), so it cannot measure any; "
             "name a device of that kind with --device, tune for this machine with --target local, or use "
             "'edgetune compile', which needs no device"
         )

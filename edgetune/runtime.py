@@ -11,29 +11,27 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from edgetune.bundle import manifest as m
 from edgetune.bundle.inputs import check_inputs, plainly_right
 from edgetune.bundle.loading import library_file, map_weights
 from edgetune.bundle.reader import Bundle, check_loadable, open_bundle
 from edgetune.bundle.serving import Serving
 from edgetune.bundle.signing import verify
-from edgetune.dtypes import BFLOAT16, EXTENDED, SMALL_INTEGERS, held, numpy_dtype, unheld
+from edgetune.dtypes import numpy_dtype
 from edgetune.errors import BundleError, UsageError, first_line
 from edgetune.machine import usable_cpus
 from edgetune.records import TensorSpec
 from edgetune.standalone.model import StandaloneModel
-from edgetune.tvm_runtime import engine, start_machine
+from edgetune.tvm_runtime import engine, load_gpu_runtime, start_machine
+from edgetune.vm_program import DeviceProgram, Program, as_tensor, on_device
 
 log = logging.getLogger(__name__)
 
 _SHARE_ALL_CORES = -3  # AffinityMode::kSpecifyThreadShareAllCore of TVM's thread pool
-_SETTLED_RUNS = 2
 _ENGINE_ERRORS = (RuntimeError, ValueError, TypeError, AttributeError, IndexError, KeyError)
 
 
@@ -96,14 +94,27 @@ class LoadedModel:
         self.threads = _possible_threads(bundle.manifest.threads, threads)
         self._path = bundle.path
         self._lock = threading.Lock()
+        self._kind = bundle.manifest.target.kind
+        if self._kind == "cuda":
+            load_gpu_runtime()
         self._library = _load_library(bundle)
         self._serving = Serving(bundle.manifest)
         try:
             self._weights = _map_weights(bundle)
-            self._machine = start_machine(self._library)
-            self._programs = [
-                _Program(self._machine, entry, self._weights) for entry in bundle.manifest.all_programs()
-            ]
+            self._machine = start_machine(self._library, self._kind)
+            weights = [as_tensor(array) for array in self._weights]
+            if self._kind == "cuda":
+                gpu = engine().device("cuda", 0)
+                weights = [on_device(tensor, gpu) for tensor in weights]
+                self._programs: list[Program] = [
+                    DeviceProgram(self._machine, entry, self._weights, weights, gpu)
+                    for entry in bundle.manifest.all_programs()
+                ]
+            else:
+                self._programs = [
+                    Program(self._machine, entry, self._weights, weights)
+                    for entry in bundle.manifest.all_programs()
+                ]
         except _ENGINE_ERRORS as error:
             raise self._failure("cannot be loaded", error) from error
 
@@ -150,7 +161,7 @@ class LoadedModel:
         function = (lambda *_: 0) if observer is None else observer
         self._machine["set_instrument"](engine().convert(function))
 
-    def _run(self, program: _Program) -> dict[str, np.ndarray]:
+    def _run(self, program: Program) -> dict[str, np.ndarray]:
         """Run a program whose buffers are filled, while the lock is held."""
         _use_threads(self.threads)
         try:
@@ -163,58 +174,6 @@ class LoadedModel:
         return BundleError(
             f"the library of {self._path} {what} ({first_line(error)}); build the bundle again"
         )
-
-
-class _Program:
-    """A function of the library for one combination of sizes, bound to its inputs' memory and its weights."""
-
-    def __init__(self, machine: Any, entry: m.ProgramEntry, weights: Sequence[np.ndarray]) -> None:
-        self.buffers = {item.name: _aligned_empty(item.spec()) for item in entry.inputs}
-        self._arguments = [*self.buffers.values(), *(weights[index] for index in entry.weights)]
-        # Small integers are widened in their buffers: of what type an array is has to be looked at.
-        self.exact = not any(item.dtype in SMALL_INTEGERS for item in entry.inputs)
-        tensors = [_tensor(array) for array in self._arguments]
-        # Bound once: handing over hundreds of weights at each call costs more than a small model.
-        bound = f"edgetune_{entry.function}"
-        machine["save_function"](entry.function, bound, 1, *tensors)
-        self.main: Callable[[], Any] = machine[bound]
-        self._runs = 0
-        self._borrowed: set[int] = set()
-        self._item = engine().get_global_func("ffi.ArrayGetItem")
-        self._output_names = [item.name for item in entry.outputs]
-        self._odd = {i: item.dtype for i, item in enumerate(entry.outputs) if item.dtype in EXTENDED}
-        self._output_range = range(len(entry.outputs))
-        self._earlier: Sequence[Any] = ()
-
-    def take(self, result: Any) -> dict[str, np.ndarray]:
-        """The outputs as arrays, copied only where they are not fresh memory of this run.
-
-        A model may return an input or a constant as it is. Constants show in the first two runs:
-        the same memory is returned again while the first result is still held.
-        """
-        if self._odd:
-            tensors = [result] if hasattr(result, "__dlpack__") else list(result)
-            arrays = [_array(tensor, self._odd.get(index)) for index, tensor in enumerate(tensors)]
-        elif hasattr(result, "__dlpack__"):
-            arrays = [np.from_dlpack(result)]
-        else:
-            # Iterating over the result costs several times as much: microseconds, as small models do.
-            item = self._item
-            arrays = [np.from_dlpack(item(result, index)) for index in self._output_range]
-        if self._runs < _SETTLED_RUNS:
-            self._settle(arrays)
-            return {name: array.copy() for name, array in zip(self._output_names, arrays, strict=True)}
-        for index in self._borrowed:
-            arrays[index] = arrays[index].copy()
-        return dict(zip(self._output_names, arrays, strict=True))
-
-    def _settle(self, arrays: Sequence[np.ndarray]) -> None:
-        for index, array in enumerate(arrays):
-            others = (*self._arguments, *self._earlier, *arrays[:index])
-            if any(np.may_share_memory(array, other) for other in others):
-                self._borrowed.add(index)
-        self._runs += 1
-        self._earlier = arrays if self._runs < _SETTLED_RUNS else ()
 
 
 AnyModel: TypeAlias = LoadedModel | StandaloneModel
@@ -246,38 +205,6 @@ def _map_weights(bundle: Bundle) -> list[np.ndarray]:
         .reshape(weight.shape)
         for weight in bundle.manifest.weights
     ]
-
-
-def _tensor(array: np.ndarray) -> Any:
-    """An array as the library takes it, in the same memory. NumPy's DLPack knows no bfloat16."""
-    if array.dtype.name == BFLOAT16:
-        return _viewed(engine().from_dlpack(array.view(np.uint16)), BFLOAT16)
-    return engine().from_dlpack(held(array))
-
-
-def _array(tensor: Any, dtype: str | None) -> np.ndarray:
-    """A tensor of the library as an array of ``dtype``, its own one where that is None."""
-    if dtype is None:
-        return np.from_dlpack(tensor)
-    return unheld(np.from_dlpack(_viewed(tensor, "uint16") if dtype == BFLOAT16 else tensor), dtype)
-
-
-def _viewed(tensor: Any, dtype: str) -> Any:
-    """The memory of a tensor as another type of the same size."""
-    view = engine().get_global_func("runtime.TVMTensorCreateView")
-    return view(tensor, engine().convert(tuple(tensor.shape)), dtype, 0)
-
-
-def _aligned_empty(spec: TensorSpec) -> np.ndarray:
-    """A zeroed array for an input, aligned as kernels expect (NumPy aligns to 16 bytes only).
-
-    Small integers are widened when they are copied into it.
-    """
-    spec = replace(spec, dtype=SMALL_INTEGERS.get(spec.dtype, spec.dtype))
-    size = m.Tensor.of(spec).size_bytes
-    memory = np.zeros(size + m.ALIGNMENT_BYTES, np.uint8)
-    start = -memory.ctypes.data % m.ALIGNMENT_BYTES
-    return memory[start : start + size].view(numpy_dtype(spec.dtype)).reshape(spec.shape)
 
 
 def _possible_threads(built_for: int, wanted: int | None) -> int:

@@ -7,6 +7,7 @@ machine needs neither.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import importlib.metadata
@@ -33,7 +34,7 @@ FFI, RUNTIME, EXTRA, CUDA = (
     "libtvm_runtime_cuda.so",
 )
 """tvm-ffi's; TVM's; TVM's sorting, which TopK calls, and more; TVM's driver of GPUs."""
-CARRIED = (FFI, RUNTIME, EXTRA)
+CARRIED = (FFI, RUNTIME, EXTRA, CUDA)
 """Those that a bundle may bring along."""
 GLIBC = "2.28"
 """The oldest glibc that the libraries run with."""
@@ -44,7 +45,10 @@ MANYLINUX = {
 """The architectures that there are wheels for, and what pip calls them."""
 _LIBRARIES = {"apache-tvm": (RUNTIME, EXTRA, CUDA), "apache-tvm-ffi": (FFI,)}
 _OPTIONAL = (CUDA,)
-_CPU, _POOLED_ALLOCATOR = 1, 2
+_CPU, _GPU, _POOLED_ALLOCATOR = 1, 2, 2  # the first two: DLPack's kDLCPU and kDLCUDA
+CUDART = "libcudart.so.13"
+"""What TVM's CUDA runtime is linked against: CUDA 13's, whatever the toolkit that compiled the kernels."""
+_CUDA_FOLDERS = (Path(), Path("/usr/local/cuda/lib64"), Path("/usr/local/cuda/lib"))
 _TIMEOUT_S = 600
 
 
@@ -146,10 +150,38 @@ def engine() -> Any:
     return tvm_ffi
 
 
-def start_machine(library: Any) -> Any:
-    """A fresh virtual machine, on this or a device's CPU, over a library that has been loaded there."""
+@functools.cache
+def load_gpu_runtime() -> None:
+    """Load TVM's driver of NVIDIA's GPUs into the process.
+
+    Raises:
+        ToolchainError: it, or what it needs of CUDA's own libraries, is missing.
+    """
+    engine()
+    for folder in _CUDA_FOLDERS:
+        with contextlib.suppress(OSError):
+            ctypes.CDLL(str(folder / CUDART), ctypes.RTLD_GLOBAL)
+            break
+    try:
+        ctypes.CDLL(str(package_libraries("apache-tvm") / CUDA), ctypes.RTLD_GLOBAL)
+    except OSError as error:
+        raise ToolchainError(
+            f"TVM's CUDA runtime cannot be loaded ({error}); it takes NVIDIA's driver and {CUDART} of CUDA "
+            f"{CUDART[-2:]}: install that toolkit or its runtime, and name its lib64 folder in LD_LIBRARY_PATH"
+        ) from error
+
+
+def start_machine(library: Any, kind: str = "llvm") -> Any:
+    """A fresh virtual machine, on this or another machine, over a library that has been loaded there.
+
+    Args:
+        library: the loaded library.
+        kind: of its target: ``llvm`` for the CPU, ``cuda`` for the first GPU.
+    """
     machine = library["vm_load_executable"]()
-    machine["vm_initialization"](_CPU, 0, _POOLED_ALLOCATOR)
+    gpu = (_GPU, 0, _POOLED_ALLOCATOR) if kind == "cuda" else ()
+    # The CPU comes last, and is always there: sizes are computed on it.
+    machine["vm_initialization"](*gpu, _CPU, 0, _POOLED_ALLOCATOR)
     return machine
 
 

@@ -28,6 +28,7 @@ from pathlib import Path
 from edgetune.benchmarking.results import BenchmarkResult, latency
 from edgetune.bundle.assemble import WrittenBundle, check_output, write_bundle
 from edgetune.choices import choose
+from edgetune.cuda import check_nvcc
 from edgetune.devices.clocks import controlled_clocks
 from edgetune.devices.transport import Device
 from edgetune.graph.compile import applies
@@ -175,6 +176,7 @@ def _begin(
 ) -> Job:
     """Check everything that can be checked before time is spent, then prepare and lower the model."""
     target = target or chosen_target(request.target, request.threads)
+    check_nvcc(target)
     if request.out is not None:
         check_output(request.out)
     watcher.say("preparing the model")

@@ -224,6 +224,8 @@ def _session(connection: socket.socket, folder: str, parent: int) -> None:
         import tvm_ffi
         from tvm.runtime import load_module
 
+        load_gpu_runtime()
+
         def workpath(name: str) -> str:
             return os.path.join(folder, os.path.basename(name))
 
@@ -237,6 +239,20 @@ def _session(connection: socket.socket, folder: str, parent: int) -> None:
         log(f"a session ended: {str(error).strip().splitlines()[-1:] or type(error).__name__}")
     finally:
         os._exit(0)
+
+
+def load_gpu_runtime() -> None:
+    """Load TVM's driver of NVIDIA's GPUs where theirs are installed.
+
+    In each session's own process: CUDA does not survive a fork.
+    """
+    import tvm
+
+    library = os.path.join(os.path.dirname(tvm.__file__), "lib", "libtvm_runtime_cuda.so")
+    # What it needs comes first, from where the toolkit puts it, unless the loader finds it by itself.
+    for path in ("/usr/local/cuda/lib64/libcudart.so.13", library):
+        with contextlib.suppress(OSError):  # no such file, or no libcuda or libcudart
+            ctypes.CDLL(path, ctypes.RTLD_GLOBAL)
 
 
 def peak_memory_bytes() -> int:

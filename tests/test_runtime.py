@@ -21,6 +21,8 @@ from edgetune.errors import BundleError, UsageError
 from edgetune.machine import usable_cpus
 from edgetune.records import TensorSpec
 from edgetune.runtime import load
+from edgetune.tvm_runtime import engine
+from edgetune.vm_program import DeviceProgram, as_tensor, on_device
 
 
 def assert_right(outputs, stand_in):
@@ -316,3 +318,17 @@ def test_all_dtypes_pass_through(compile_model, tmp_path):
         for name, array in model.run(inputs).items():
             np.testing.assert_array_equal(array, inputs[name.replace("y_", "x_")].T)
             assert array.dtype == inputs[name.replace("y_", "x_")].dtype
+
+
+def test_inputs_and_outputs_are_copied_for_a_device_with_memory_of_its_own(stand_in, inputs, tmp_path):
+    """What a GPU's bundle does, on the CPU."""
+    model = load(stand_in.write(tmp_path / "b").path)
+    cpu = engine().device("cpu", 0)
+    weights = [on_device(as_tensor(array), cpu) for array in model._weights]
+    (entry,) = model.manifest.all_programs()
+    model._programs = [DeviceProgram(model._machine, entry, model._weights, weights, cpu)]
+    outputs = [model.run(inputs) for _ in range(3)]
+    other = model.run({name: value * 2 for name, value in inputs.items()})
+    for output in outputs:
+        assert_right(output, stand_in)
+    assert any(not np.allclose(other[name], outputs[0][name]) for name in other)

@@ -26,7 +26,7 @@ from edgetune.bundle.inputs import choose_inputs
 from edgetune.bundle.manifest import KernelEntry, Manifest
 from edgetune.devices.transport import Device
 from edgetune.dtypes import numpy_dtype
-from edgetune.errors import UsageError
+from edgetune.errors import BundleError, UsageError
 from edgetune.runtime import AnyModel, LoadedModel, load
 from edgetune.sides.device_side import is_remote, open_for
 
@@ -129,12 +129,17 @@ def profile(
 
     Raises:
         UsageError: ``runs`` is less than one, or the inputs do not fit.
-        BundleError: the bundle is damaged or for another machine.
+        BundleError: the bundle is damaged, or for another machine or a GPU.
         DeviceError: the device is unavailable.
     """
     if runs < 1:
         raise UsageError(f"runs={runs} is too few; give 1 or more")
     opened = open_for(bundle, device, check_files=is_remote(device))
+    if opened.manifest.target.kind != "llvm":
+        raise BundleError(
+            f"{bundle} was made for a GPU, whose kernels run on after the call that starts them, so that they cannot "
+            "be timed one by one from outside; use NVIDIA's Nsight Systems, or 'edgetune benchmark' for the whole"
+        )
     arrays = choose_inputs(opened, inputs, shapes=shapes)
     if device is not None and is_remote(device):
         there = observe_on_device(opened, arrays, device, threads, runs, roofline=roofline)

@@ -22,6 +22,7 @@ from edgetune.bundle.arrays import load_npz
 from edgetune.bundle.package import Runner, choose, parse_package
 from edgetune.bundle.storage import Extent, Storage, open_storage, unreadable
 from edgetune.cpu import architecture, missing_features
+from edgetune.cuda import local_gpu, runs_cubins
 from edgetune.errors import BundleError
 from edgetune.machine import usable_cpus
 from edgetune.records import ReferenceRun
@@ -177,11 +178,6 @@ def _changed(path: Path, name: str) -> BundleError:
 
 def _check_machine(bundle: Bundle) -> None:
     target = bundle.manifest.target
-    if target.kind != "llvm":
-        raise BundleError(
-            f"{bundle.path} was made for a {target.kind} device ({target.name}), and this process runs "
-            "CPU bundles; build one for this machine with --target local"
-        )
     wanted, found = architecture(target.mtriple.split("-")[0]), architecture()
     if wanted != found:
         raise BundleError(
@@ -193,6 +189,20 @@ def _check_machine(bundle: Bundle) -> None:
         raise BundleError(
             f"{bundle.path} was made for {target.name} ({target.mcpu}) and uses CPU features that this "
             f"machine lacks: {', '.join(missing)}; build one for this machine with --target local"
+        )
+    if target.kind != "llvm":
+        _check_gpu(bundle)
+
+
+def _check_gpu(bundle: Bundle) -> None:
+    """Check that this machine has a GPU that runs the bundle's machine code."""
+    target = bundle.manifest.target
+    wanted, found = str((target.description.get("gpu") or {}).get("arch", "")), local_gpu()
+    if not runs_cubins(wanted, found):
+        here = f"one of {found}" if found else "none that NVIDIA's driver shows"
+        raise BundleError(
+            f"{bundle.path} was made for a {target.kind} device ({target.name}, {wanted}), and this machine has "
+            f"{here}; build one for this machine with --target local"
         )
 
 

@@ -6,6 +6,7 @@ import re
 from contextlib import closing
 
 from edgetune.cpu import missing_features
+from edgetune.cuda import runs_cubins
 from edgetune.devices.address import Address, Ask
 from edgetune.devices.clocks import restore_leftovers
 from edgetune.devices.deploy import clean, deploy
@@ -101,7 +102,7 @@ def check_target(target: Target, name: str, found: Probe) -> None:
             f"{', '.join(missing)}. Leave --target away to tune for the device as it is, or take these features "
             "away in the target's mattr."
         )
-    if target.gpu is not None and not _runs_cubins(target.gpu.arch, found.gpu_arch):
+    if target.gpu is not None and not runs_cubins(target.gpu.arch, found.gpu_arch):
         raise DeviceError(
             f"Target {target.name} is for a GPU of {target.gpu.arch}, device '{name}' has "
             f"{found.gpu_arch or 'no NVIDIA GPU'}. Name a target for that, or leave --target away to tune for its CPU."
@@ -111,15 +112,6 @@ def check_target(target: Target, name: str, found: Probe) -> None:
             f"Target {target.name} runs on {target.threads} threads, device '{name}' has {len(found.cpus)} CPUs for "
             f"them. Give --threads {found.cores}."
         )
-
-
-def _runs_cubins(wanted: str, present: str) -> bool:
-    """Whether a GPU runs machine code for another: of the same major version, and no later minor one.
-
-    Source: NVIDIA's CUDA C++ programming guide, "Binary compatibility".
-    """
-    numbers = [int(digits) for digits in re.findall(r"^sm_(\d+)", f"{wanted}\n{present}", re.M)]
-    return len(numbers) == 2 and numbers[0] // 10 == numbers[1] // 10 and numbers[0] <= numbers[1]
 
 
 def _trusting(address: Address, ask: Ask | None, host_key: str | None) -> Link:

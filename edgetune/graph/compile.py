@@ -14,11 +14,11 @@ import numpy as np
 import tvm
 from tvm import relax, te
 
+from edgetune.cuda import leave_sources, pack_imports
 from edgetune.graph.lower import Lowered
 from edgetune.graph.merge import as_kernel
 from edgetune.graph.refusal import REFUSALS, reason, refusing
-from edgetune.kernels import plain
-from edgetune.kernels.registry import default_schedule
+from edgetune.kernels.registry import default_schedule, last_resort
 from edgetune.metaschedule import apply_trace
 from edgetune.records import Choice, CompiledModel, Program, Task
 from edgetune.standalone.machine import Described, Front
@@ -43,6 +43,7 @@ def compile_model(
         ToolchainError: the library cannot be linked.
         UnsupportedModelError: TVM cannot generate code for a kernel.
     """
+    leave_sources(target)
     mod = schedule_kernels(lowered, {choice.task.workload: choice.trace for choice in choices}, target)
     try:
         executable, lifted = _generate(mod, target)
@@ -55,7 +56,9 @@ def compile_model(
     front = Front(target, None if app is None else Described(app, functions, weights))
     with tempfile.TemporaryDirectory(prefix="edgetune-") as folder:
         path = Path(folder, "model.so")
-        executable.export_library(str(path), fcompile=link_shared_fcompile(target, front.link))
+        executable.export_library(
+            str(path), fcompile=link_shared_fcompile(target, front.link), fpack_imports=pack_imports(target)
+        )
         library = path.read_bytes()
     names = {task.workload: task.name for task in lowered.tasks}
     symbols = {kernel: names[workload] for kernel, workload in lowered.kernels.items() if workload in names}
@@ -150,7 +153,9 @@ def with_buildable_kernels(lowered: Lowered, mod: tvm.IRModule, target: Target) 
                 "no code for the schedule of %s, its loops stay plain: %s", var.name_hint, reason(error)
             )
             unscheduled = as_kernel(lowered.mod[var.name_hint])
-            functions[var] = plain.schedule(unscheduled).mod["main"].with_attr("global_symbol", var.name_hint)
+            functions[var] = (
+                last_resort(unscheduled, target).mod["main"].with_attr("global_symbol", var.name_hint)
+            )
     return tvm.IRModule(functions)
 
 

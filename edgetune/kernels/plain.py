@@ -16,15 +16,20 @@ def is_schedulable(func: tvm.tirx.PrimFunc) -> bool:
     TVM's analyser divides by the extents of loops, so it must not see one of zero.
     """
     blocks: list[str] = []
+    tvm_ffi.structural_walk(func.body, (tvm.s_tir.SBlock, lambda block: blocks.append(block.name_hint)))
+    return any(name != "root" for name in blocks) and not has_empty_loops(func)
+
+
+def has_empty_loops(func: tvm.tirx.PrimFunc) -> bool:
+    """Whether there is a loop without iterations."""
     empty: list[tvm.tirx.For] = []
 
     def visit_loop(loop: tvm.tirx.For) -> None:
         if isinstance(loop.extent, tvm.tirx.IntImm) and int(loop.extent) == 0:
             empty.append(loop)
 
-    tvm_ffi.structural_walk(func.body, (tvm.s_tir.SBlock, lambda block: blocks.append(block.name_hint)))
     tvm_ffi.structural_walk(func.body, (tvm.tirx.For, visit_loop))
-    return any(name != "root" for name in blocks) and not empty
+    return bool(empty)
 
 
 def schedule(kernel: tvm.IRModule) -> Schedule:

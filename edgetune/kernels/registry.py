@@ -3,6 +3,8 @@
 A schedule is written for the kernels that are known to arise. Where one does not apply to a kernel, the next space
 is taken; where none of the family's does, the generic family's; and where these fail too, the loops stay as they are
 and the outermost ones run in parallel. A model is never refused because of a schedule.
+
+All kernels of a GPU are of one family, whatever their computation: see :mod:`edgetune.kernels.gpu`.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import tvm
 import tvm_ffi
 from tvm.s_tir import Schedule
 
-from edgetune.kernels import contraction, generic, integer, plain, window, winograd
+from edgetune.kernels import contraction, generic, gpu, integer, plain, window, winograd
 from edgetune.kernels.schedules import KERNEL_ATTR
 
 if TYPE_CHECKING:
@@ -54,14 +56,24 @@ def _schedules(kernel: tvm.IRModule, target: Target) -> Iterator[Schedule]:
     """The schedules of a kernel, best guess first; there is always one."""
     func = kernel["main"]
     if plain.is_schedulable(func):
-        for family in dict.fromkeys((FAMILIES[kind_of(func)], generic)):
+        families = (gpu,) if target.kind == "cuda" else (FAMILIES[kind_of(func)], generic)
+        for family in dict.fromkeys(families):
             found = False
             for schedule in _possible(family, kernel, target):
                 found = True
                 yield schedule
             if found:
                 return
-    yield plain.schedule(kernel)
+    yield last_resort(kernel, target)
+
+
+def last_resort(kernel: tvm.IRModule, target: Target) -> Schedule:
+    """A kernel with as little done to it as the target allows.
+
+    Raises:
+        UnsupportedModelError: it cannot be bound to a GPU's threads.
+    """
+    return gpu.last_resort(kernel, target) if target.kind == "cuda" else plain.schedule(kernel)
 
 
 def _possible(family: ModuleType, kernel: tvm.IRModule, target: Target) -> Iterator[Schedule]:

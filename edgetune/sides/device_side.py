@@ -15,6 +15,7 @@ from edgetune.bundle.package import Runner
 from edgetune.bundle.reader import Bundle, open_bundle
 from edgetune.bundle.serving import Serving
 from edgetune.cpu import architecture, missing_features
+from edgetune.cuda import runs_cubins
 from edgetune.devices.inventory import open_device
 from edgetune.devices.native import WITHOUT_TVM
 from edgetune.devices.probe import Probe
@@ -87,14 +88,21 @@ def check_fits(bundle: Bundle, name: str, probe: Probe) -> None:
     """Check that a device can run a bundle's code.
 
     Raises:
-        BundleError: another architecture, or missing CPU features.
+        BundleError: another architecture or GPU, or missing CPU features.
     """
     target = bundle.manifest.target
     wanted = architecture(target.mtriple.split("-")[0])
-    if target.kind != "llvm" or wanted != probe.arch:
+    if wanted != probe.arch:
         raise BundleError(
             f"{bundle.path} was made for {target.name} ({target.kind}, {wanted}), device '{name}' is {probe.arch}; "
             f"build one for it with --device {name}"
+        )
+    gpu = str((target.description.get("gpu") or {}).get("arch", ""))
+    if target.kind != "llvm" and not runs_cubins(gpu, probe.gpu_arch):
+        raise BundleError(
+            f"{bundle.path} was made for {target.name} ({target.kind}, {gpu}), device '{name}' has "
+            f"{probe.gpu_arch or 'no NVIDIA GPU'}; build one for its CPU with --device {name}, or for its GPU with "
+            "--target as well"
         )
     if bundle.manifest.engine != "standalone" and probe.arch in WITHOUT_TVM:
         raise BundleError(
@@ -224,10 +232,11 @@ class _VirtualMachine:
 
     def __init__(self, bundle: Bundle, program: m.ProgramEntry, session: Session) -> None:
         started = time.perf_counter()
-        self._machine = start_machine(session.load(m.LIBRARY))
+        kind = bundle.manifest.target.kind
+        self._machine = start_machine(session.load(m.LIBRARY), kind)
         self.load_s = time.perf_counter() - started
         self._function = program.function
-        self._device = session.tvm_device("cpu")
+        self._device = session.tvm_device("cuda" if kind == "cuda" else "cpu")
         self._weights = _send(_weights(bundle, program.weights), self._device)
 
     def set_inputs(self, arrays: Sequence[np.ndarray]) -> None:

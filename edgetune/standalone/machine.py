@@ -56,7 +56,7 @@ class Described:
 
 
 class Front:
-    """Links a model's library, and makes it one with the C API where the model is described for apps.
+    """Links a model's library, and makes it one with the C API where the model is described for apps, for a CPU.
 
     Attributes:
         files: what goes into the bundle beside the library, by name, once it is linked.
@@ -79,7 +79,11 @@ class Front:
         target, described = self._target, self._described
         page_size_bytes = target.toolchain.page_size_bytes
         libraries = {} if described is None else self._runtime(objects)
-        if described is None or not libraries:
+        self.files = {name: path.read_bytes() for name, path in libraries.items()}
+        if libraries:
+            self.files[LICENCES] = tvm_runtime.licences()
+        if described is None or not libraries or target.kind != "llvm":
+            # No C API for a GPU: it would have to move inputs and outputs.
             link_shared(objects, output, target.mtriple, page_size_bytes=page_size_bytes)
             return
         link_shared(
@@ -90,16 +94,11 @@ class Front:
             aliases={PROGRAM: program_symbol(described.name)},
             beside=list(libraries),
         )
-        self.files = {name: path.read_bytes() for name, path in libraries.items()}
         self.files |= {header: (SOURCES / header).read_bytes() for header in HEADERS}
-        self.files[LICENCES] = tvm_runtime.licences()
 
     def _runtime(self, objects: Sequence[Path]) -> dict[str, Path]:
         """TVM's runtime libraries that the objects need; none, with the reason, where there are none."""
         target = self._target
-        if target.kind != "llvm":
-            self.without_runtime = f"it is not carried for {target.kind}, which has no C API here either"
-            return {}
         if "gnu" not in target.mtriple or target.arch not in tvm_runtime.MANYLINUX:
             self.without_runtime = f"there is no package of TVM's runtime for {target.mtriple}"
             return {}
@@ -112,6 +111,11 @@ class Front:
         # Functions are called by their names, which stand in the code.
         if any(_EXTRA_FUNCTIONS in path.read_bytes() for path in objects):
             wanted.append(tvm_runtime.EXTRA)
+        if target.kind == "cuda":
+            wanted.append(tvm_runtime.CUDA)
+            if tvm_runtime.CUDA not in found:
+                self.without_runtime = f"the package apache-tvm for {target.arch} has no {tvm_runtime.CUDA}"
+                return {}
         return {name: found[name] for name in wanted}
 
 

@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from edgetune.cuda import leave_sources, pack_imports
 from edgetune.metaschedule import apply_trace
 from edgetune.targets import Target
 from edgetune.toolchain import link_shared_fcompile
@@ -39,6 +40,7 @@ def build_candidate(workload: str, ir: str | None, target: Target, trace: str) -
     import tvm
     from tvm.s_tir import Schedule
 
+    leave_sources(target)
     mod = cached_module(workload, ir)
     schedule = apply_trace(trace, mod) if trace else Schedule(mod)
     return library_of(tvm.tirx.build(schedule.mod, target=_tvm_target(target)), target)
@@ -66,7 +68,9 @@ def library_of(built: tvm.runtime.Module, target: Target) -> bytes:
     """Link a built module into a shared library for its target."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.so"
-        built.export_library(str(path), fcompile=link_shared_fcompile(target))
+        built.export_library(
+            str(path), fcompile=link_shared_fcompile(target), fpack_imports=pack_imports(target)
+        )
         return path.read_bytes()
 
 

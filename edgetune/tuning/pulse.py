@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from edgetune.cuda import leave_sources
 from edgetune.targets import Target
 from edgetune.tuning.build import ENTRY, library_of
 
@@ -32,6 +33,7 @@ def build_pulse(target: Target) -> bytes:
     """Build the reference kernel for a target; runs in a worker."""
     import tvm
 
+    leave_sources(target)
     tvm_target = target.tvm()
     schedule = _scheduled(_product(), target.kind)
     return library_of(tvm.tirx.build(schedule.mod, target=tvm_target), target)
