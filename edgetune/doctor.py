@@ -168,14 +168,19 @@ class _Patient:
     def run_kernel(self) -> str:
         from edgetune.tuning.measure import DeviceMeasurer
         from edgetune.tuning.options import MeasureOptions
-        from edgetune.tuning.pulse import SIZE, build_pulse
+        from edgetune.tuning.reference_kernel import SIZE, build_reference_kernel
 
         assert self.target is not None
         measurer = DeviceMeasurer(
-            self.device, "llvm", self.target.threads, build_pulse(self.target), MeasureOptions(), _TIMEOUT_S
+            self.device,
+            "llvm",
+            self.target.threads,
+            build_reference_kernel(self.target),
+            MeasureOptions(),
+            _TIMEOUT_S,
         )
         try:
-            seconds = measurer.pulse()
+            seconds = measurer.time_reference_kernel()
         finally:
             measurer.close()
         return f"{seconds * 1e6:.0f} us, {2 * SIZE**3 / seconds / 1e9:.1f} GFLOP/s"
