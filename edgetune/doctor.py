@@ -48,9 +48,9 @@ def examine(name: str) -> Iterator[Check]:
     Args:
         name: of a device, ``local`` too.
     """
-    patient = _Patient(name)
-    with patient.stack:
-        for title, test in patient.tests():
+    diagnosis = _Diagnosis(name)
+    with diagnosis.stack:
+        for title, test in diagnosis.tests():
             started = time.monotonic()
             try:
                 detail = test()
@@ -60,8 +60,8 @@ def examine(name: str) -> Iterator[Check]:
             yield Check(title, True, time.monotonic() - started, detail)
 
 
-class _Patient:
-    """The device under examination; each test leaves what the next one needs."""
+class _Diagnosis:
+    """The tests of one device; each leaves what the next one needs."""
 
     def __init__(self, name: str) -> None:
         self.name = name
