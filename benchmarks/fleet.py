@@ -57,9 +57,9 @@ class StandIn:
 
     def settle(self) -> float:
         """Never be hot."""
-        return self.pulse()
+        return self.time_reference_kernel()
 
-    def pulse(self) -> float:
+    def time_reference_kernel(self) -> float:
         """Never drift."""
         return 1e-4
 

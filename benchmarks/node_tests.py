@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from workers import Say, run_cases
+from case_runner import Say, run_cases
 
 from edgetune.errors import last_line
 

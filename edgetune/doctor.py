@@ -48,9 +48,9 @@ def examine(name: str) -> Iterator[Check]:
     Args:
         name: of a device, ``local`` too.
     """
-    patient = _Patient(name)
-    with patient.stack:
-        for title, test in patient.tests():
+    diagnosis = _Diagnosis(name)
+    with diagnosis.stack:
+        for title, test in diagnosis.tests():
             started = time.monotonic()
             try:
                 detail = test()
@@ -60,8 +60,8 @@ def examine(name: str) -> Iterator[Check]:
             yield Check(title, True, time.monotonic() - started, detail)
 
 
-class _Patient:
-    """The device under examination; each test leaves what the next one needs."""
+class _Diagnosis:
+    """The tests of one device; each leaves what the next one needs."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -168,14 +168,19 @@ class _Patient:
     def run_kernel(self) -> str:
         from edgetune.tuning.measure import DeviceMeasurer
         from edgetune.tuning.options import MeasureOptions
-        from edgetune.tuning.pulse import SIZE, build_pulse
+        from edgetune.tuning.reference_kernel import SIZE, build_reference_kernel
 
         assert self.target is not None
         measurer = DeviceMeasurer(
-            self.device, "llvm", self.target.threads, build_pulse(self.target), MeasureOptions(), _TIMEOUT_S
+            self.device,
+            "llvm",
+            self.target.threads,
+            build_reference_kernel(self.target),
+            MeasureOptions(),
+            _TIMEOUT_S,
         )
         try:
-            seconds = measurer.pulse()
+            seconds = measurer.time_reference_kernel()
         finally:
             measurer.close()
         return f"{seconds * 1e6:.0f} us, {2 * SIZE**3 / seconds / 1e9:.1f} GFLOP/s"

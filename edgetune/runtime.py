@@ -16,10 +16,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from edgetune.bundle.dispatch import Dispatcher
 from edgetune.bundle.inputs import check_inputs, plainly_right
 from edgetune.bundle.loading import library_file, map_weights
 from edgetune.bundle.reader import Bundle, check_loadable, open_bundle
-from edgetune.bundle.serving import Serving
 from edgetune.bundle.signing import verify
 from edgetune.dtypes import numpy_dtype
 from edgetune.errors import BundleError, UsageError, first_line
@@ -98,7 +98,7 @@ class LoadedModel:
         if self._kind == "cuda":
             load_gpu_runtime()
         self._library = _load_library(bundle)
-        self._serving = Serving(bundle.manifest)
+        self._dispatcher = Dispatcher(bundle.manifest)
         try:
             self._weights = _map_weights(bundle)
             self._machine = start_machine(self._library, self._kind)
@@ -145,12 +145,12 @@ class LoadedModel:
                         buffer[...] = inputs[name]
                     return self._run(program)
         arrays = check_inputs(self.inputs, inputs, self.name)
-        service = self._serving.choose({name: array.shape for name, array in arrays.items()})
-        program = self._programs[service.program]
+        dispatch = self._dispatcher.choose({name: array.shape for name, array in arrays.items()})
+        program = self._programs[dispatch.program]
         with self._lock:
             for name, buffer in program.buffers.items():
-                service.fill(name, buffer, arrays[name])
-            return service.crop(self._run(program))
+                dispatch.fill(name, buffer, arrays[name])
+            return dispatch.crop(self._run(program))
 
     def instrument(self, observer: Callable[..., Any] | None) -> None:
         """Call ``observer`` before and after each instruction of the Relax virtual machine; None stops.

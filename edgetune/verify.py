@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
+from edgetune.bundle.dispatch import Dispatcher
 from edgetune.bundle.inputs import SEED, check_inputs, choose_inputs
 from edgetune.bundle.reader import Bundle
-from edgetune.bundle.serving import Serving
 from edgetune.devices.inventory import open_device
 from edgetune.devices.transport import Device
 from edgetune.dtypes import plain
@@ -65,13 +65,13 @@ def compare(
     """
     _check_tolerances(rtol, atol)
     opened = open_for(bundle, device)
-    serving = Serving(opened.manifest)
+    dispatcher = Dispatcher(opened.manifest)
     outputs: list[OutputDifference] = []
     reference = ""
     with _elsewhere(device, opened.manifest.threads) as there:
         for run in _runs(opened, model, inputs):
             actual, expected, reference = _both_sides(opened, model, run, there)
-            sizes = serving.label({name: array.shape for name, array in run.inputs.items()})
+            sizes = dispatcher.label({name: array.shape for name, array in run.inputs.items()})
             for item in opened.manifest.outputs:
                 found = difference(
                     item.name, expected.get(item.name), actual[item.name], rtol=rtol, atol=atol
@@ -95,7 +95,7 @@ def _runs(
         check_inputs(bundle.manifest.input_specs(), run.inputs, bundle.manifest.model.name)
     if recorded:
         return [run if model is None else ReferenceRun(run.inputs, {}) for run in recorded]
-    shapes = Serving(bundle.manifest).all_shapes()
+    shapes = Dispatcher(bundle.manifest).all_shapes()
     return [ReferenceRun(choose_inputs(bundle, None, SEED, sizes), {}) for sizes in shapes]
 
 

@@ -42,7 +42,7 @@ from edgetune.targets import load_target
 from edgetune.tuning.arguments import argument_specs, disagreement, random_arguments
 from edgetune.tuning.build import build_candidate
 from edgetune.tuning.cost_model import CostModel
-from edgetune.tuning.pulse import build_pulse
+from edgetune.tuning.reference_kernel import build_reference_kernel
 from edgetune.tuning.search import EvolutionarySearch, SearchSettings
 from edgetune.watcher import Watcher
 
@@ -277,7 +277,7 @@ def test_candidates_of_metaschedule(name: str, arch: str, kind: str, classifier:
 
 @needs_nvcc
 def test_the_reference_kernel_of_a_gpu() -> None:
-    library = build_pulse(load_target("h100-cuda"))
+    library = build_reference_kernel(load_target("h100-cuda"))
     assert [arch for arch, _ in cubins(library)] == ["sm_90"]
 
 

@@ -20,7 +20,7 @@ class ReplayDevice:
     Args:
         records: the recordings; of several records for one candidate the last counts.
         name: as which device it appears in the logs.
-        pulses: seconds of the reference kernel, one for each time it is run; the last one goes on.
+        reference_times_s: seconds of the reference kernel, one for each time it is run; the last one goes on.
         states: what its sensors tell, one for each time they are asked; the last one goes on.
     """
 
@@ -30,7 +30,7 @@ class ReplayDevice:
         self,
         records: Iterable[Record],
         name: str = "replay",
-        pulses: Iterable[float] = (1e-4,),
+        reference_times_s: Iterable[float] = (1e-4,),
         states: Iterable[State] = (),
     ) -> None:
         self.name = name
@@ -40,8 +40,8 @@ class ReplayDevice:
             if (record.workload, record.trace) not in self._outcomes:
                 self._traces.setdefault(record.workload, []).append(record.trace)
             self._outcomes[record.workload, record.trace] = record.outcome
-        self._pulses = itertools.chain(pulses)
-        self._pulse = 1e-4
+        self._reference_times_s = itertools.chain(reference_times_s)
+        self._reference_s = 1e-4
         self._states = itertools.chain(states)
         self._state = State()
         self._waited_s = 0.0
@@ -75,10 +75,10 @@ class ReplayDevice:
                 "Record it on a real device first."
             ) from None
 
-    def pulse(self) -> float:
+    def time_reference_kernel(self) -> float:
         """Return the next seconds of the reference kernel."""
-        self._pulse = next(self._pulses, self._pulse)
-        return self._pulse
+        self._reference_s = next(self._reference_times_s, self._reference_s)
+        return self._reference_s
 
     def state(self) -> State:
         """Return what its sensors tell next."""

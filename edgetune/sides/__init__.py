@@ -10,4 +10,6 @@ pools in one process spin against each other, and because a crash of one must en
 * ``converting.py``   runs the converters of runtimes that do not read ONNX files
 * ``worker.py``       the child process: reads requests, answers with one JSON object a line
 * ``process.py``      the parent's end: starts, asks, times out, reports a crash
+* ``device_side.py``  the same questions to a bundle on another machine, over a leased session
+* ``device_engines.py``  what runs the bundle's library there: TVM's virtual machine, or an adapter
 """

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from edgetune.bundle import manifest as m
+from edgetune.bundle.dispatch import Dispatcher
 from edgetune.bundle.package import Runner
 from edgetune.bundle.reader import Bundle, open_bundle
-from edgetune.bundle.serving import Serving
 from edgetune.cpu import architecture, missing_features
 from edgetune.cuda import runs_cubins
 from edgetune.devices.inventory import open_device
@@ -23,8 +21,8 @@ from edgetune.devices.session import Session, SessionError, lease
 from edgetune.devices.transport import Device
 from edgetune.dtypes import held, numpy_dtype, unheld
 from edgetune.errors import BundleError, DeviceError
-from edgetune.standalone.build import build_adapter, build_limits
-from edgetune.tvm_runtime import start_machine
+from edgetune.sides.device_engines import StandaloneEngine, VirtualMachineEngine
+from edgetune.standalone.build import build_limits
 
 LEASE_TIMEOUT_S = 180.0
 TRANSFER_TIMEOUT_S = 600.0
@@ -32,7 +30,7 @@ RUN_TIMEOUT_S = 300.0
 _MOST_RUNS = 10_000
 _SURELY_FREE_BYTES = 1 << 26
 """Of the memory of a device that does not say how much it has."""
-_ADAPTER, _LIMITS = "adapter.so", "limits.so"
+_LIMITS = "limits.so"
 
 
 def is_remote(device: str | Device | None) -> bool:
@@ -132,13 +130,15 @@ class DeviceSide:
         self.version = f"edgetune {bundle.manifest.versions['edgetune']}"
         self._session = session
         self._bundle = bundle
-        self._service = Serving(bundle.manifest).choose({name: array.shape for name, array in inputs.items()})
-        self._program = bundle.manifest.all_programs()[self._service.program]
+        self._dispatch = Dispatcher(bundle.manifest).choose(
+            {name: array.shape for name, array in inputs.items()}
+        )
+        self._program = bundle.manifest.all_programs()[self._dispatch.program]
         self._base_bytes = self._peak_bytes()
         with self._guarded(TRANSFER_TIMEOUT_S, "sending the bundle"):
             session.upload(m.LIBRARY, bundle.storage.files[m.LIBRARY].read())
-            standalone = bundle.manifest.engine == "standalone"
-            self._engine = (_Standalone if standalone else _VirtualMachine)(bundle, self._program, session)
+            engine = StandaloneEngine if bundle.manifest.engine == "standalone" else VirtualMachineEngine
+            self._engine = engine(bundle, self._program, session)
             self.load_s = self._engine.load_s
             session.remove(m.LIBRARY)
             self._engine.set_inputs(self._filled(inputs))
@@ -157,7 +157,7 @@ class DeviceSide:
         """The outputs of one run, by name."""
         with self._guarded(RUN_TIMEOUT_S, "running the bundle"):
             arrays = zip(self._program.outputs, self._engine.outputs(), strict=True)
-            return self._service.crop({item.name: unheld(array, item.dtype) for item, array in arrays})
+            return self._dispatch.crop({item.name: unheld(array, item.dtype) for item, array in arrays})
 
     def observe(self, runs: int) -> list[list[tuple[str, int, int]]]:
         """Of every run, and each kernel in its order: name, nanoseconds, bytes of all tensors that it touches.
@@ -165,7 +165,7 @@ class DeviceSide:
         Raises:
             BundleError: a virtual machine runs it, which tells nothing of its kernels from afar.
         """
-        if not isinstance(self._engine, _Standalone):
+        if not isinstance(self._engine, StandaloneEngine):
             raise BundleError(
                 f"the kernels of {self._bundle.path} cannot be timed on another machine, for TVM's virtual machine "
                 "runs it; compile it as a standalone library (--standalone), or run 'edgetune profile' there"
@@ -207,7 +207,7 @@ class DeviceSide:
         arrays = []
         for item in self._program.inputs:
             array = np.zeros(item.shape, numpy_dtype(item.dtype))
-            self._service.fill(item.name, array, inputs[item.name])
+            self._dispatch.fill(item.name, array, inputs[item.name])
             arrays.append(held(array))
         return arrays
 
@@ -225,99 +225,3 @@ class DeviceSide:
             raise DeviceError(
                 f"Device '{name}' failed with {self._bundle.path}: {error}. Run `edgetune devices doctor {name}`."
             ) from error
-
-
-class _VirtualMachine:
-    """A bundle's program for TVM's virtual machine, uploaded to a device's session, and loaded there."""
-
-    def __init__(self, bundle: Bundle, program: m.ProgramEntry, session: Session) -> None:
-        started = time.perf_counter()
-        kind = bundle.manifest.target.kind
-        self._machine = start_machine(session.load(m.LIBRARY), kind)
-        self.load_s = time.perf_counter() - started
-        self._function = program.function
-        self._device = session.tvm_device("cuda" if kind == "cuda" else "cpu")
-        self._weights = _send(_weights(bundle, program.weights), self._device)
-
-    def set_inputs(self, arrays: Sequence[np.ndarray]) -> None:
-        self._machine["set_input"](self._function, *_send(arrays, self._device), *self._weights)
-
-    def timed(self, count: int) -> list[float]:
-        """Seconds of single runs."""
-        evaluate = self._machine.time_evaluator("invoke_stateful", self._device, number=1, repeat=count)
-        return [float(time_s) for time_s in evaluate(self._function).results]
-
-    def outputs(self) -> list[np.ndarray]:
-        """Those of one run."""
-        self._machine["invoke_stateful"](self._function)
-        arity = int(self._machine["get_output_arity"](self._function))
-        get = self._machine["get_output"]
-        tensors = [get(self._function)] if arity < 0 else [get(self._function, i) for i in range(arity)]
-        return [tensor.numpy() for tensor in tensors]
-
-
-class _Standalone:
-    """A standalone library, uploaded to a device's session, called by an adapter that is loaded beside it."""
-
-    def __init__(self, bundle: Bundle, program: m.ProgramEntry, session: Session) -> None:
-        self._program = program
-        self._device = session.tvm_device("cpu")
-        data = bundle.storage.files[m.WEIGHTS].read()
-        # Held: the library reads the weights where they lie.
-        self._weights = _send([np.frombuffer(data, np.uint8)], self._device)[0] if data else None
-        session.upload(_ADAPTER, build_adapter(bundle.manifest.target.mtriple, m.LIBRARY))
-        started = time.perf_counter()
-        self._library = session.load(_ADAPTER)
-        self._library["edgetune_open"](self._weights, session.device.threads)
-        self.load_s = time.perf_counter() - started
-        session.remove(_ADAPTER)
-
-    def set_inputs(self, arrays: Sequence[np.ndarray]) -> None:
-        for index, tensor in enumerate(_send(arrays, self._device)):
-            self._library["edgetune_set"](index, tensor)
-
-    def timed(self, count: int) -> list[float]:
-        """Seconds of single runs."""
-        evaluate = self._library.time_evaluator("edgetune_run", self._device, number=1, repeat=count)
-        return [float(time_s) for time_s in evaluate().results]
-
-    def observe(self, runs: int) -> list[list[tuple[str, int, int]]]:
-        """Of every run and kernel its name, nanoseconds, and bytes."""
-        size = int(self._library["edgetune_kernels"](None))
-        text = _send([np.zeros(size, np.uint8)], self._device)[0]
-        self._library["edgetune_kernels"](text)
-        kernels = [line.split(" ", 1) for line in text.numpy().tobytes().decode().splitlines()]
-        times = _send([np.zeros(len(kernels), np.int64)], self._device)[0]
-        found = []
-        for _ in range(runs):
-            self._library["edgetune_observe"](times)
-            pairs = zip(kernels, times.numpy().tolist(), strict=True)
-            found.append([(name, int(time_ns), int(moved)) for (moved, name), time_ns in pairs])
-        return found
-
-    def outputs(self) -> list[np.ndarray]:
-        """Those of one run."""
-        self._library["edgetune_run"]()
-        arrays = [np.empty(item.shape, item.dtype) for item in self._program.outputs]
-        tensors = _send(arrays, self._device)
-        for index, tensor in enumerate(tensors):
-            self._library["edgetune_get"](index, tensor)
-        return [tensor.numpy() for tensor in tensors]
-
-
-def _send(arrays: Sequence[np.ndarray], device: Any) -> list[Any]:
-    import tvm
-
-    return [tvm.runtime.tensor(np.ascontiguousarray(array), device=device) for array in arrays]
-
-
-def _weights(bundle: Bundle, chosen: Sequence[int]) -> list[np.ndarray]:
-    """The weights at these positions, in this order."""
-    data = bundle.storage.files[m.WEIGHTS].read() if bundle.manifest.weights else b""
-    weights = [bundle.manifest.weights[index] for index in chosen]
-    return [
-        np.frombuffer(data, np.uint8, weight.size_bytes, weight.offset)
-        .view(numpy_dtype(weight.dtype))
-        .reshape(weight.shape)
-        for weight in weights
-    ]

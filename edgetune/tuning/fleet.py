@@ -156,7 +156,7 @@ class Fleet:
         while self._pause(station, stop):
             try:
                 with self._gate.measuring():
-                    station.measurer.pulse()
+                    station.measurer.time_reference_kernel()
             except DeviceError as error:
                 self._failed(station, error)
                 continue

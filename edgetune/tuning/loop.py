@@ -26,7 +26,7 @@ from edgetune.tuning.interrupt import Interrupt
 from edgetune.tuning.measure import DeviceMeasurer
 from edgetune.tuning.options import Budget, TuningOptions
 from edgetune.tuning.outcome import TuningOutcome
-from edgetune.tuning.pulse import build_pulse
+from edgetune.tuning.reference_kernel import build_reference_kernel
 from edgetune.tuning.run import ProgressCallback, Run
 from edgetune.tuning.search import SearchSettings, Spaces
 from edgetune.tuning.search_process import SearchProcess
@@ -88,11 +88,11 @@ def tune_tasks(
                 stack.enter_context(device.up())
             builds = stack.enter_context(WorkerPool(server, options.workers or cores))
             searching = stack.enter_context(WorkerPool(server, 1))
-            pulse = _pulse_library(builds, target, options)
+            reference = _reference_library(builds, target, options)
             wait_s = options.device_timeout_s / FAILURES
             measurers = {
                 device.name: DeviceMeasurer(
-                    device, target.kind, target.threads, pulse, options.measure, wait_s
+                    device, target.kind, target.threads, reference, options.measure, wait_s
                 )
                 for device in devices
             }
@@ -123,10 +123,10 @@ def _hints(
     return hints
 
 
-def _pulse_library(pool: WorkerPool, target: Target, options: TuningOptions) -> bytes:
+def _reference_library(pool: WorkerPool, target: Target, options: TuningOptions) -> bytes:
     """Build the reference kernel: the first thing that fails where a target cannot be built for."""
     try:
-        library: bytes = pool.call(build_pulse, target, timeout_s=options.reference_timeout_s)
+        library: bytes = pool.call(build_reference_kernel, target, timeout_s=options.reference_timeout_s)
     except TuningError:
         raise
     except Exception as error:

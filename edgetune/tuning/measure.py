@@ -52,8 +52,8 @@ class Measurer(Protocol):
     """Measures artifacts of one task at a time. Threads: the caller's one only.
 
     Raises:
-        DeviceError: (from ``measure`` and ``pulse``) the device failed, not the candidate. The next call tries
-            to reach it again.
+        DeviceError: (from ``measure`` and ``time_reference_kernel``) the device failed, not the candidate. The next
+            call tries to reach it again.
     """
 
     def prepare(self, prepared: Prepared) -> None:
@@ -65,10 +65,10 @@ class Measurer(Protocol):
         ...
 
     def settle(self) -> float:
-        """Return the same as :meth:`pulse`, before a batch; may wait for a hot device to cool down."""
+        """Return the same as :meth:`time_reference_kernel`, before a batch; may wait for a hot device to cool down."""
         ...
 
-    def pulse(self) -> float:
+    def time_reference_kernel(self) -> float:
         """Return the seconds that a fixed kernel takes now: how fast the device is at the moment."""
         ...
 
@@ -88,13 +88,14 @@ class DeviceMeasurer:
         device: must be up (``device.up()``).
         kind: ``llvm`` or ``cuda``: where the kernels run.
         threads: how many threads kernels must run on.
-        pulse_library: the fixed kernel of :mod:`edgetune.tuning.pulse`, built for the target.
+        reference_library: the fixed kernel of :mod:`edgetune.tuning.reference_kernel`, built for the target.
         options: how to time.
         lease_timeout_s: how long to wait for the device.
 
     Raises:
         DeviceLostError: (from ``measure``) the device was lost while the candidate ran.
-        DeviceError: (from ``measure`` and ``pulse``) the device cannot be reached or used, or has no room.
+        DeviceError: (from ``measure`` and ``time_reference_kernel``) the device cannot be reached or used, or has
+            no room.
     """
 
     def __init__(
@@ -102,23 +103,23 @@ class DeviceMeasurer:
         device: Device,
         kind: str,
         threads: int,
-        pulse_library: bytes,
+        reference_library: bytes,
         options: MeasureOptions,
         lease_timeout_s: float,
     ) -> None:
         self._device = device
         self._kind = "cuda" if kind == "cuda" else "cpu"
         self._threads = threads
-        self._pulse_library = pulse_library
+        self._reference_library = reference_library
         self._options = options
         self._lease_timeout_s = lease_timeout_s
         self._session: Session | None = None
         self._prepared: Prepared | None = None
         self._arguments: list[Any] = []
         self._poisons: dict[int, Any] = {}
-        self._pulse: Any = None
+        self._reference_kernel: Any = None
         self._loaded = 0
-        self._last_pulse_s = 0.0
+        self._last_reference_s = 0.0
         self._sensors = Conditions(device.linker, device.cpus)
         self._steadiness = Steadiness(self._sensors.read, options)
 
@@ -160,24 +161,24 @@ class DeviceMeasurer:
 
     def settle(self) -> float:
         """Return the fixed kernel's median seconds, as soon as heat does not slow it down, or waiting is over."""
-        return self._steadiness.settle(self._timed_pulse)
+        return self._steadiness.settle(self._run_reference_kernel)
 
-    def pulse(self) -> float:
+    def time_reference_kernel(self) -> float:
         """Return the fixed kernel's median seconds."""
-        self._last_pulse_s = self._steadiness.pulse(self._timed_pulse)
-        return self._last_pulse_s
+        self._last_reference_s = self._steadiness.time_reference_kernel(self._run_reference_kernel)
+        return self._last_reference_s
 
     def conditions(self) -> BatchConditions:
         """Return what the sensors told before and after the last batch."""
         before, after = self._steadiness.states()
-        slow = self._steadiness.is_slow(self._last_pulse_s)
+        slow = self._steadiness.is_slow(self._last_reference_s)
         return BatchConditions(before, after, slow=slow, cooled_s=self._steadiness.cooled_s)
 
-    def _timed_pulse(self) -> float:
+    def _run_reference_kernel(self) -> float:
         session = self._ready()
         try:
             with session.deadline(self._options.run_timeout_s, "running the reference kernel"):
-                return float(self._pulse())
+                return float(self._reference_kernel())
         except SessionError as error:
             if self._drop():
                 raise self._lost(error) from error
@@ -311,7 +312,7 @@ class DeviceMeasurer:
         try:
             with session.deadline(self._options.load_timeout_s, "preparing the device"):
                 self._set_threads(session)
-                self._pulse = self._load_pulse(session)
+                self._reference_kernel = self._load_reference_kernel(session)
         except DeviceError:
             session.close()
             raise
@@ -335,17 +336,17 @@ class DeviceMeasurer:
                 f"{self._threads}. Start its runner with --threads {self._threads}, or give --threads here."
             )
 
-    def _load_pulse(self, session: Session) -> Any:
+    def _load_reference_kernel(self, session: Session) -> Any:
         import tvm
 
-        from edgetune.tuning import pulse
+        from edgetune.tuning import reference_kernel
 
-        session.upload("pulse.so", self._pulse_library)
-        module = session.load("pulse.so")
+        session.upload("reference_kernel.so", self._reference_library)
+        module = session.load("reference_kernel.so")
         device = session.tvm_device(self._kind)
-        tensors = [tvm.runtime.tensor(value, device=device) for value in pulse.arguments()]
+        tensors = [tvm.runtime.tensor(value, device=device) for value in reference_kernel.arguments()]
         evaluator = module.time_evaluator(
-            ENTRY, device, number=1, repeat=pulse.REPEATS, min_repeat_ms=pulse.REPEAT_MS
+            ENTRY, device, number=1, repeat=reference_kernel.REPEATS, min_repeat_ms=reference_kernel.REPEAT_MS
         )
         return lambda: evaluator(*tensors).median
 
@@ -360,4 +361,4 @@ class DeviceMeasurer:
         self._session = None
         self._arguments = []
         self._poisons = {}
-        self._pulse = None
+        self._reference_kernel = None

@@ -61,7 +61,7 @@ class ReplayMeasurer:
     def __init__(self, device: ReplayDevice, options: MeasureOptions) -> None:
         self._device = device
         self._steadiness = Steadiness(device.state, options, device.wait, device.clock)
-        self._last_pulse_s = 0.0
+        self._last_reference_s = 0.0
 
     def prepare(self, prepared: Prepared) -> None:
         """Do nothing: a recording needs no arguments."""
@@ -71,18 +71,18 @@ class ReplayMeasurer:
         return self._device.outcome(artifact.candidate)
 
     def settle(self) -> float:
-        """Return the device's pulse, after waiting where its recorded state asks for it."""
-        return self._steadiness.settle(self._device.pulse)
+        """Return the time of the device's reference kernel, after waiting where its recorded state asks for it."""
+        return self._steadiness.settle(self._device.time_reference_kernel)
 
-    def pulse(self) -> float:
+    def time_reference_kernel(self) -> float:
         """Return the device's."""
-        self._last_pulse_s = self._steadiness.pulse(self._device.pulse)
-        return self._last_pulse_s
+        self._last_reference_s = self._steadiness.time_reference_kernel(self._device.time_reference_kernel)
+        return self._last_reference_s
 
     def conditions(self) -> BatchConditions:
         """Return the device's recorded states."""
         before, after = self._steadiness.states()
-        slow = self._steadiness.is_slow(self._last_pulse_s)
+        slow = self._steadiness.is_slow(self._last_reference_s)
         return BatchConditions(before, after, slow=slow, cooled_s=self._steadiness.cooled_s)
 
     def close(self) -> None:

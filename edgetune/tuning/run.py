@@ -67,7 +67,7 @@ class Run:
         self._records: dict[str, list[Record]] = {task.workload: [] for task in tasks}
         self._failures: Counter[str] = Counter()
         self._drift = DriftReport(bound=options.measure.drift_bound)
-        self._pulses: dict[str, list[float]] = {device: [] for device in devices}
+        self._reference_times_s: dict[str, list[float]] = {device: [] for device in devices}
         self._spent = 0
         self._device_outcomes: tuple[DeviceOutcome, ...] = ()
         self._lost = ""
@@ -184,12 +184,12 @@ class Run:
     def _measure_steadily(
         self, pipeline: Pipeline, batches: Sequence[Batch], station: Station, stop: Callable[[], bool]
     ) -> None:
-        """Measure batches between two pulses, and once more where the device drifted meanwhile."""
+        """Measure batches between two runs of the reference kernel, and once more where the device drifted."""
         measurer = station.measurer
         before = measurer.settle()
         for batch in batches:
             self._measure_batch(pipeline, batch, station, stop)
-        after = measurer.pulse()
+        after = measurer.time_reference_kernel()
         drift = _change(before, after)
         remeasured = drift > self._options.measure.drift_bound and not stop()
         if remeasured:
@@ -199,7 +199,7 @@ class Run:
                 batch.records = [self._again(batch, record, measurer, stop) for record in batch.records]
                 with pipeline.changing():
                     self._recount(batch.state, batch.records)
-            after = measurer.pulse()
+            after = measurer.time_reference_kernel()
             drift = _change(before, after)
         with pipeline.changing():
             conditions = replace(measurer.conditions(), device=station.name)
@@ -247,7 +247,7 @@ class Run:
         state.recount(kept, self._options.patience)
 
     def _note_drift(self, before: float, after: float, batch: BatchConditions) -> None:
-        self._pulses[batch.device] += [before, after]
+        self._reference_times_s[batch.device] += [before, after]
         known, drift, remeasured = self._drift, batch.drift, batch.remeasured
         self._drift = replace(
             known,
@@ -255,7 +255,7 @@ class Run:
             remeasured=known.remeasured + remeasured,
             unsteady=known.unsteady + (remeasured and drift > known.bound),
             worst=max(known.worst, drift),
-            spread=max(max(times) / min(times) - 1 for times in self._pulses.values() if times),
+            spread=max(max(times) / min(times) - 1 for times in self._reference_times_s.values() if times),
             conditions=(*known.conditions, batch),
         )
 

@@ -1,7 +1,8 @@
 """Whether a device is as fast as it was: waits for a hot one to cool down, and says what was out of control.
 
-The reference kernel (``pulse.py``) tells how fast the device is; its sensors tell why it is slower. Only where they
-show heat or a lowered clock does waiting help, so only then is it done, and for no more than a part of the run.
+The reference kernel (``reference_kernel.py``) tells how fast the device is; its sensors tell why it is slower. Only
+where they show heat or a lowered clock does waiting help, so only then is it done, and for no more than a part of
+the run.
 """
 
 from __future__ import annotations
@@ -44,27 +45,27 @@ class Steadiness:
         self._states: list[State] = []
         self.cooled_s = 0.0
 
-    def pulse(self, time_pulse: Callable[[], float]) -> float:
+    def time_reference_kernel(self, run_kernel: Callable[[], float]) -> float:
         """Return the reference kernel's seconds, and read the state."""
         # In this order: a device that does not run the kernel is not waited for a second time.
-        seconds = time_pulse()
+        seconds = run_kernel()
         state = self._read()
         self._states.append(state)
         if seconds < self._best_s:
             self._best_s, self._calm = seconds, state
         return seconds
 
-    def settle(self, time_pulse: Callable[[], float]) -> float:
+    def settle(self, run_kernel: Callable[[], float]) -> float:
         """The same before a batch: waits as long as the device is slower for heat, and time is left for it."""
         self._states.clear()
-        seconds = self.pulse(time_pulse)
+        seconds = self.time_reference_kernel(run_kernel)
         pause_s = _PAUSE_S
         while self.is_slow(seconds) and self._is_hot() and self._may_wait(pause_s):
             self._sleep(pause_s)
             self.cooled_s += pause_s
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
             self._states.clear()
-            seconds = self.pulse(time_pulse)
+            seconds = self.time_reference_kernel(run_kernel)
         return seconds
 
     def is_slow(self, seconds: float) -> bool:

@@ -35,7 +35,7 @@ PRELOAD = (
     "tvm.s_tir.meta_schedule.cost_model",
     "xgboost",
     "edgetune.tuning.reference",
-    "edgetune.tuning.pulse",
+    "edgetune.tuning.reference_kernel",
     "edgetune.tuning.search_process",
 )
 

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import psutil
 
+from edgetune.devices.address import Address, parse_address
+
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
 
 
@@ -58,6 +60,11 @@ class Sshd:
     def url(self) -> str:
         user = "root" if self.root else getpass.getuser()
         return f"ssh://{user}@{self.host}:{self.port}"
+
+    @property
+    def address(self) -> Address:
+        """The same as the registry holds it."""
+        return parse_address(self.url, None, self.identity, self.known_hosts)
 
     @property
     def options(self) -> list[str]:
@@ -125,6 +132,10 @@ class Sshd:
         """Everything that runs below the server: its connections and their commands."""
         assert self.process is not None
         return psutil.Process(self.process.pid).children(recursive=True)
+
+    def runners(self) -> list[psutil.Process]:
+        """The runner's processes on the device: the one that watches, and the one that serves."""
+        return [process for process in self.children() if "serve --threads" in " ".join(process.cmdline())]
 
     def stop(self) -> None:
         """End the server and the connections to it, as when the machine dies."""

@@ -13,7 +13,6 @@ import pytest
 from edgetune.devices.inventory import open_device
 from edgetune.devices.local import local_device
 from edgetune.devices.session import (
-    Session,
     SessionError,
     SessionLostError,
     SessionTimeoutError,
@@ -21,6 +20,7 @@ from edgetune.devices.session import (
 )
 from edgetune.devices.transport import Device, Endpoint, Transport
 from edgetune.errors import DeviceError
+from tests.devices.kernels import libc_call, run_library
 
 LEASE_S = 90.0
 
@@ -36,37 +36,6 @@ def device():
 def session(device):
     with lease(device, LEASE_S) as session:
         yield session
-
-
-def libc_call(name: str, *arguments: int) -> bytes:
-    """A kernel for this machine that calls a function of the C library: to crash or hang on purpose."""
-    import tvm
-    from tvm import te
-
-    from edgetune.targets import load_target
-    from edgetune.tuning.build import library_of
-
-    a = te.placeholder((4,), name="a")
-    b = te.extern(
-        (4,),
-        [a],
-        lambda ins, outs: tvm.tirx.Evaluate(tvm.tirx.call_extern("int32", name, *arguments)),
-        name="b",
-    )
-    mod = tvm.IRModule({"main": te.create_prim_func([a, b]).with_attr("global_symbol", "main")})
-    target = load_target("local")
-    return library_of(tvm.tirx.build(mod, target=target.tvm()), target)
-
-
-def run_library(session: Session, library: bytes, timeout_s: float) -> None:
-    import tvm
-
-    with session.deadline(timeout_s, "the kernel"):
-        session.upload("kernel.so", library)
-        module = session.load("kernel.so")
-        cpu = session.tvm_device("cpu")
-        tensors = [tvm.runtime.tensor(np.zeros(4, np.float32), device=cpu) for _ in range(2)]
-        module["main"](*tensors)
 
 
 def test_the_local_device_fits_the_contract(device):

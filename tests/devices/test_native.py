@@ -13,31 +13,13 @@ from edgetune.cpu import architecture
 from edgetune.devices.deploy import PROTOCOL
 from edgetune.devices.native import WITHOUT_TVM, assemble
 from edgetune.errors import DeviceError
+from tests.devices.kernels import TARGETS, kernel_for
 from tests.devices.piped import session_of
-
-TARGETS = {"x86_64": "x86-64-v3", "aarch64": "armv8-a", "arm": "armv7-a", "riscv64": "riscv64"}
 
 
 @pytest.fixture(scope="module")
 def folder():
     return assemble(architecture())
-
-
-def kernel_for(target_name: str) -> bytes:
-    """y = 2x + 1, with a loop that the runtime's threads share."""
-    import tvm
-    from tvm import te
-
-    from edgetune.targets import load_target
-    from edgetune.tuning.build import library_of
-
-    target = load_target(target_name)
-    x = te.placeholder((64, 64), name="x")
-    y = te.compute((64, 64), lambda i, j: x[i, j] * 2.0 + 1.0, name="y")
-    schedule = tvm.s_tir.Schedule(te.create_prim_func([x, y]))
-    schedule.parallel(schedule.get_loops("y")[0])
-    mod = tvm.IRModule({"main": schedule.mod["main"].with_attr("global_symbol", "main")})
-    return library_of(tvm.tirx.build(mod, target=target.tvm()), target)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root may chroot")

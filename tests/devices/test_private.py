@@ -15,7 +15,6 @@ from edgetune.devices.local import local_device
 from edgetune.devices.remote import remote_device
 from edgetune.devices.session import lease
 from tests.devices.sshd import SSHD, Sshd
-from tests.devices.test_ssh import address_of
 
 LEASE_S = 90.0
 NOBODY = 65534
@@ -81,7 +80,7 @@ def board(tmp_path_factory):
     server = Sshd(folder, str(folder / "cache"))
     server.start()
     try:
-        yield remote_device("board", address_of(server), 2)
+        yield remote_device("board", server.address, 2)
     finally:
         server.stop()
 

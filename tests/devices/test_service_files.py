@@ -16,8 +16,8 @@ import pytest
 from edgetune.cpu import architecture
 from edgetune.devices.native import assemble
 from edgetune.resources import data_path
+from tests.devices.kernels import TARGETS, kernel_for
 from tests.devices.piped import forwarded
-from tests.devices.test_native import TARGETS, kernel_for
 
 UNIT = data_path("rpc") / "edgetune-runner.service"
 SCRIPT = data_path("rpc") / "android.sh"

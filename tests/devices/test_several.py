@@ -12,7 +12,6 @@ from edgetune.request import Request
 from edgetune.runtime import load
 from edgetune.tuning.options import Budget, TuningOptions
 from edgetune.watcher import Watcher
-from tests.devices.test_ssh import address_of
 
 
 class Killer(Watcher):
@@ -39,8 +38,8 @@ def devices_in(logs):
 
 def test_two_devices_then_one_then_none(make_sshd, tmp_path):
     first, second = make_sshd(), make_sshd()
-    add_device("a", address_of(first))
-    add_device("b", address_of(second))
+    add_device("a", first.address)
+    add_device("b", second.address)
     logs = tmp_path / "logs.sqlite"
     request = Request(small_model(), logs=logs, out=tmp_path / "bundle", cluster="all")
     options = TuningOptions(batch=4, first_batch=4, device_timeout_s=3, seed=1)
@@ -66,8 +65,8 @@ def test_two_devices_then_one_then_none(make_sshd, tmp_path):
 
 
 def test_only_different_devices_of_one_kind_are_used_at_once(make_sshd, conv_file, run_cli):
-    add_device("board", address_of(make_sshd()))
-    add_device("small", address_of(make_sshd(cpus=1)))
+    add_device("board", make_sshd().address)
+    add_device("small", make_sshd(cpus=1).address)
     for names, code, words in (
         ("board,board", 2, "once"),
         ("board,local", 2, "leave out 'local'"),

@@ -29,21 +29,12 @@ from edgetune.standalone.build import build_standalone
 from edgetune.toolchain import _empty_object, link_shared
 from edgetune.verify import compare
 from edgetune.watcher import Watcher
+from tests.devices.kernels import libc_call, run_library
 from tests.devices.sshd import SSHD, Sshd, make_key
-from tests.devices.test_local import libc_call, run_library
-from tests.standalone import test_machine
+from tests.standalone import topk
 from tests.standalone.conftest import VALUES, prepared, program
 
 LEASE_S = 90.0
-
-
-def address_of(server):
-    return parse_address(server.url, None, server.identity, server.known_hosts)
-
-
-def runners(server):
-    """The runner's processes on the device: the one that watches, and the one that serves."""
-    return [process for process in server.children() if "serve --threads" in " ".join(process.cmdline())]
 
 
 def wait_for(condition, seconds=20.0):
@@ -61,7 +52,7 @@ def shared(tmp_path_factory):
     folder = tmp_path_factory.mktemp("shared")
     server = Sshd(folder, str(folder / "cache"))
     server.start()
-    device = remote_device("board", address_of(server), 2)
+    device = remote_device("board", server.address, 2)
     try:
         with device.up():
             yield device, server
@@ -108,7 +99,7 @@ def test_the_whole_way(sshd, run_cli, bundle, tmp_path):
 
     assert run_cli("devices", "remove", "board")[0] == 0
     assert not os.path.exists(f"{sshd.cache}/edgetune")
-    assert runners(sshd) == []
+    assert sshd.runners() == []
 
 
 def test_kernels_are_timed_there(device, local_target, tmp_path):
@@ -144,7 +135,7 @@ def test_kernels_of_the_virtual_machine_are_not(device, shared_bundle):
 
 
 def test_sorting_of_tvm_is_there(device, local_target, tmp_path):
-    assert compare(test_machine.compiled(local_target, tmp_path / "best"), device=device).passed
+    assert compare(topk.compiled(local_target, tmp_path / "best"), device=device).passed
 
 
 def test_a_library_for_another_machine_is_not_sent(device, tmp_path):
@@ -158,7 +149,7 @@ def test_a_library_for_another_machine_is_not_sent(device, tmp_path):
 
 
 def test_the_runner_is_sent_once(sshd):
-    add_device("board", address_of(sshd))
+    add_device("board", sshd.address)
     files = {entry.name: entry.stat().st_mtime_ns for entry in os.scandir(f"{sshd.cache}/edgetune")}
     with open_device("board", 2).up():
         pass
@@ -169,10 +160,10 @@ def test_the_runner_is_sent_once(sshd):
 
 
 def test_removing_a_device_ends_what_runs_there(sshd):
-    add_device("board", address_of(sshd))
+    add_device("board", sshd.address)
     device = open_device("board", 2)
     with device.up(), lease(device, LEASE_S):
-        running = runners(sshd)
+        running = sshd.runners()
         assert running
         remove_device("board")
         wait_for(lambda: not any(process.is_running() for process in running), 5)
@@ -196,7 +187,7 @@ def test_an_unknown_host_key_is_refused_and_can_be_accepted(sshd, run_cli):
 
 
 def test_a_changed_host_key_stops_everything(sshd, run_cli, tmp_path):
-    add_device("board", address_of(sshd))
+    add_device("board", sshd.address)
     sshd.trust(make_key(tmp_path / "another"))
     for command in (
         ["devices", "probe", "board"],
@@ -242,8 +233,8 @@ def test_through_a_jump_host(make_sshd):
     device = open_device("board", 2)
     with device.up(), lease(device, LEASE_S) as session, session.deadline(20, "alive"):
         assert session.function("runtime.NumThreads")() == 2
-        assert runners(board)
-    assert runners(hop) == []
+        assert board.runners()
+    assert hop.runners() == []
 
 
 def test_a_wrong_key_of_the_session_is_refused(device):
@@ -267,8 +258,8 @@ def test_nothing_listens_but_on_loopback_here(device, server):
             listening = [c for c in psutil.Process(pid).net_connections() if c.status == psutil.CONN_LISTEN]
             assert {c.laddr.ip for c in listening} == {"127.0.0.1"}
         # On the device nothing listens at all.
-        assert runners(server)
-        for process in runners(server):
+        assert server.runners()
+        for process in server.runners():
             assert [c for c in process.net_connections() if c.status == psutil.CONN_LISTEN] == []
 
 
@@ -282,7 +273,7 @@ def test_a_crash_ends_its_session_only(device, server):
 
 def test_a_hang_ends_with_its_deadline(device, server):
     with lease(device, LEASE_S) as session:
-        hung = runners(server)
+        hung = server.runners()
         with pytest.raises(SessionTimeoutError):
             run_library(session, libc_call("pause"), 3)
     wait_for(lambda: not any(process.is_running() for process in hung))
@@ -293,7 +284,7 @@ def test_a_hang_ends_with_its_deadline(device, server):
 def test_a_stopped_runner_is_replaced(device, server):
     """SIGSTOP to all of it, the watching process too: the next session kills what the owner left behind."""
     with lease(device, LEASE_S) as session:
-        stopped = runners(server)
+        stopped = server.runners()
         for process in stopped:
             process.send_signal(signal.SIGSTOP)
         with pytest.raises(SessionTimeoutError), session.deadline(2, "asking a stopped device"):
@@ -320,7 +311,7 @@ def test_the_device_dies_and_comes_back(device, server):
 
 
 def test_two_users_wait_in_turn(device, server):
-    other = remote_device("board", address_of(server), 2)
+    other = remote_device("board", server.address, 2)
     with other.up():
         with lease(device, LEASE_S) as session:
             with pytest.raises(DeviceError, match=r"(?s)another user's session holds"):
@@ -350,7 +341,7 @@ def test_a_device_that_dies_mid_batch_costs_no_trial(sshd, conv_file, tmp_path):
     import edgetune
     from edgetune.logs import open_logs
 
-    add_device("board", address_of(sshd))
+    add_device("board", sshd.address)
     killer = Killer(sshd)
     logs = tmp_path / "logs.sqlite"
     try:
@@ -375,7 +366,7 @@ def test_a_device_that_dies_mid_batch_costs_no_trial(sshd, conv_file, tmp_path):
 
 
 def test_nothing_outlives_a_killed_owner(sshd, tmp_path):
-    add_device("board", address_of(sshd))
+    add_device("board", sshd.address)
     code = textwrap.dedent("""
         import time
         from edgetune.devices.inventory import open_device
@@ -387,7 +378,7 @@ def test_nothing_outlives_a_killed_owner(sshd, tmp_path):
     """)
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as owner:
         here = [psutil.Process(int(pid)) for pid in owner.stdout.readline().split()]
-        there = runners(sshd)
+        there = sshd.runners()
         assert len(here) == 2
         assert there
         owner.kill()

@@ -15,7 +15,6 @@ from edgetune.devices import manage, remote
 from edgetune.devices.native import RunnerFolder, find_libc
 from edgetune.devices.probe import probe
 from edgetune.targets import load_target
-from tests.devices.test_ssh import runners
 
 DEVICES = {"arm": "armv7-a", "riscv64": "riscv64"}
 
@@ -47,7 +46,7 @@ def board(request, monkeypatch, sshd, run_cli):
     assert json.loads(out)["arch"] == arch
     yield target
     assert run_cli("devices", "remove", "board")[0] == 0
-    assert runners(sshd) == []
+    assert sshd.runners() == []
 
 
 def test_tuned_compared_timed_and_run(board, run_cli, conv_file, tmp_path):

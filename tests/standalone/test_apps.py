@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -27,14 +26,8 @@ from tests.standalone.conftest import (
     system_compiler,
     target_for,
 )
-from tests.standalone.test_library import check_contents, needed
-
-DOCUMENT = HERE.parents[1] / "docs" / "standalone.md"
-
-
-def example(language: str) -> str:
-    """The first block of a language in the documentation."""
-    return re.findall(rf"```{language}\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)[0]
+from tests.standalone.contents import check_contents, needed
+from tests.standalone.examples import example
 
 
 def test_eight_instances_at_once_and_nothing_allocated(written: Callable[..., Path], tmp_path: Path) -> None:

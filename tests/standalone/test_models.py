@@ -19,8 +19,8 @@ from edgetune.standalone.build import ARCHIVE
 from edgetune.standalone.model import StandaloneModel
 from edgetune.targets import Target
 from tests.standalone.conftest import run, system_compiler, target_for
-from tests.standalone.test_apps import example
-from tests.standalone.test_library import check_contents
+from tests.standalone.contents import check_contents
+from tests.standalone.examples import example
 
 
 @pytest.mark.parametrize("name", ["ppocr-cls", "silero-vad-16k-op15"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import runpy
 import shutil
 import subprocess
@@ -15,7 +14,8 @@ import pytest
 
 from edgetune.standalone.build import build_libraries
 from edgetune.targets import Target
-from tests.standalone.conftest import GNU, HERE, expected, program, run, system_compiler, target_for, tool
+from tests.standalone.conftest import GNU, HERE, expected, program, run, target_for, tool
+from tests.standalone.examples import java_example, rust_example
 
 ROOT = HERE.parents[1]
 AT_8 = 2 * (1 + 1) + 1
@@ -30,27 +30,6 @@ def damaged(bundle: Path, folder: Path) -> Path:
     data[100] ^= 1
     (copy / "weights.bin").write_bytes(data)
     return copy
-
-
-def java_example(bundle: Path, folder: Path) -> list[str | Path]:
-    """The command of the example in Java, which is compiled into a folder."""
-    javac, java = tool("javac", "java")
-    home = Path(javac).resolve().parents[1]
-    sources = ROOT / "wrappers/java"
-    headers = [f"-I{bundle}", f"-I{home}/include", f"-I{home}/include/linux"]
-    strict = [system_compiler(), "-std=c99", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", *headers]
-    run([*strict, sources / "edgetune_jni.c", "-o", folder / "libedgetune_jni.so", "-ldl"])
-    run([javac, "-d", folder, *(sources / "src/org/edgetune").glob("*.java"), sources / "Example.java"])
-    return [java, "-cp", folder, f"-Djava.library.path={folder}", "-Xcheck:jni", "Example"]
-
-
-def rust_example(folder: Path) -> Path:
-    """The example in Rust, compiled into a folder."""
-    (cargo,) = tool("cargo")
-    command = [cargo, "build", "--quiet", "--offline", "--example", "run_model", "--manifest-path"]
-    environment = os.environ | {"CARGO_TARGET_DIR": str(folder), "RUSTFLAGS": "-D warnings"}
-    run([*command, ROOT / "wrappers/rust/Cargo.toml"], env=environment)
-    return folder / "debug/examples/run_model"
 
 
 def test_java(written: Callable[..., Path], tmp_path: Path) -> None:

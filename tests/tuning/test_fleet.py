@@ -33,7 +33,7 @@ class Station(ReplayMeasurer):
         self.answers = True
         self.room = True
         self.poison = ""
-        self.pulses = 0
+        self.reference_runs = 0
         self.closed = threading.Event()
 
     def measure(self, artifact, best_s):
@@ -49,10 +49,10 @@ class Station(ReplayMeasurer):
 
     def settle(self):
         super().settle()
-        return self.pulse()
+        return self.time_reference_kernel()
 
-    def pulse(self):
-        self.pulses += 1
+    def time_reference_kernel(self):
+        self.reference_runs += 1
         if not self.answers:
             raise DeviceError("it does not answer.")
         return 1e-4
@@ -138,8 +138,8 @@ def test_a_device_that_comes_back_is_used_again(tune):
         b = stations["b"]
         if progress.trials_spent == 10:
             b.answers = False
-            b.before = b.pulses
-        if not b.answers and b.pulses > b.before + 2:
+            b.before = b.reference_runs
+        if not b.answers and b.reference_runs > b.before + 2:
             b.answers = True
             b.before = len(b.measured)
 
@@ -193,4 +193,4 @@ def test_a_device_that_never_worked_is_an_error_at_once(tune):
     station.answers = False
     with pytest.raises(DeviceError, match="does not answer"):
         tune({"a": station}, 10)
-    assert station.pulses == 3
+    assert station.reference_runs == 3

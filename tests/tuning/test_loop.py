@@ -21,7 +21,7 @@ from edgetune.tuning.loop import tune_tasks
 from edgetune.tuning.measure import DeviceMeasurer
 from edgetune.tuning.options import Budget, MeasureOptions, TuningOptions
 from edgetune.tuning.outcome import TaskStatus
-from edgetune.tuning.pulse import build_pulse
+from edgetune.tuning.reference_kernel import build_reference_kernel
 from edgetune.tuning.run import Run
 from edgetune.tuning.search import SearchSettings
 from edgetune.tuning.search_process import SearchProcess
@@ -103,8 +103,8 @@ def test_candidates_that_crash_hang_and_lie_are_recorded_failures(
     bad = [library(kernels.libc(name, shapes=shapes)) for name in ("abort", "pause", "getpid")]
     options = dataclasses.replace(OPTIONS, first_batch=8)
     run = Run([kernels.matmul(64)], target, [device.name], logs, Budget(trials=20), options)
-    pulse = pool.call(build_pulse, target, timeout_s=60)
-    measurer = DeviceMeasurer(device, "llvm", 2, pulse, options.measure, 60)
+    reference = pool.call(build_reference_kernel, target, timeout_s=60)
+    measurer = DeviceMeasurer(device, "llvm", 2, reference, options.measure, 60)
     with WorkerPool(server, 1) as searching:
         searches = SearchProcess(searching, SearchSettings(target, stock_spaces, 1, 2))
         run.measure_all(searches, Sabotage(builder, bad), {device.name: measurer}, Gate(True), Interrupt())

@@ -10,8 +10,8 @@ from edgetune.records import Artifact, Candidate, Failure, FailureKind, Stage, T
 from edgetune.tuning.builder import Builder, PrepareError
 from edgetune.tuning.measure import DeviceMeasurer
 from edgetune.tuning.options import MeasureOptions
-from edgetune.tuning.pulse import build_pulse
 from edgetune.tuning.reference import reference_outputs
+from edgetune.tuning.reference_kernel import build_reference_kernel
 from tests.tuning.spaces import stock_spaces
 
 OPTIONS = MeasureOptions(run_timeout_s=1.0)
@@ -24,8 +24,8 @@ def builder(pool, target):
 
 @pytest.fixture(scope="module")
 def measurer(pool, target, device):
-    pulse = pool.call(build_pulse, target, timeout_s=60)
-    measurer = DeviceMeasurer(device, target.kind, target.threads, pulse, OPTIONS, lease_timeout_s=90)
+    reference = pool.call(build_reference_kernel, target, timeout_s=60)
+    measurer = DeviceMeasurer(device, target.kind, target.threads, reference, OPTIONS, lease_timeout_s=90)
     yield measurer
     measurer.close()
 
@@ -144,6 +144,6 @@ def test_a_kernel_without_a_reference_is_refused(builder, kernels):
         builder.build(kernels.libc("abort"), [], prepare=True)
 
 
-def test_the_pulse_is_steady_enough_to_be_useful(measurer):
-    pulses = [measurer.pulse() for _ in range(5)]
-    assert all(1e-6 < pulse < 0.1 for pulse in pulses)
+def test_the_reference_kernel_is_steady_enough_to_be_useful(measurer):
+    reference_times_s = [measurer.time_reference_kernel() for _ in range(5)]
+    assert all(1e-6 < seconds < 0.1 for seconds in reference_times_s)

@@ -47,8 +47,8 @@ def falling(start, factor, count):
     return [start * factor**i for i in range(count)]
 
 
-def replay(tasks, records, logs, target, options=OPTIONS, pulses=(1e-4,), **budget):
-    device = ReplayDevice(records, pulses=pulses)
+def replay(tasks, records, logs, target, options=OPTIONS, reference_times_s=(1e-4,), **budget):
+    device = ReplayDevice(records, reference_times_s=reference_times_s)
     return replay_run(tasks, target, device, logs, Budget(**budget), options), device
 
 
@@ -173,8 +173,10 @@ def test_no_time_no_trials(logs, target):
 
 def test_drift_is_reported_and_the_batch_measured_again_once(logs, target):
     one = task("one")
-    pulses = [1e-4, 1.5e-4, 1.5e-4, 1.5e-4, 1e-4, 1e-4]
-    outcome, device = replay([one], recording(one, [1e-3] * 8), logs, target, pulses=pulses, trials=8)
+    reference_times_s = [1e-4, 1.5e-4, 1.5e-4, 1.5e-4, 1e-4, 1e-4]
+    outcome, device = replay(
+        [one], recording(one, [1e-3] * 8), logs, target, reference_times_s=reference_times_s, trials=8
+    )
     assert outcome.drift.batches == 2
     assert outcome.drift.remeasured == 1
     assert outcome.drift.unsteady == 0
@@ -195,7 +197,7 @@ def test_a_hot_device_cools_down_before_it_measures_again(logs, target):
     # Before the batch, after it, twice while it cools, cool again, and after the second measurement.
     device = ReplayDevice(
         recording(one, [1e-3] * 4),
-        pulses=[1e-4, 1.6e-4, 1.6e-4, 1.4e-4, 1e-4, 1e-4],
+        reference_times_s=[1e-4, 1.6e-4, 1.6e-4, 1.4e-4, 1e-4, 1e-4],
         states=[COOL, HOT, HOT, HOT, COOL, COOL],
     )
     outcome = replay_run([one], target, device, logs, Budget(trials=4), OPTIONS)
@@ -209,7 +211,7 @@ def test_a_hot_device_cools_down_before_it_measures_again(logs, target):
 def test_what_stays_hot_is_marked_and_waiting_is_bounded(logs, target):
     one = task("one")
     device = ReplayDevice(
-        recording(one, [1e-3] * 16), pulses=[1e-4, *[1.6e-4] * 500], states=[COOL, *[HOT] * 500]
+        recording(one, [1e-3] * 16), reference_times_s=[1e-4, *[1.6e-4] * 500], states=[COOL, *[HOT] * 500]
     )
     outcome = replay_run([one], target, device, logs, Budget(trials=16), OPTIONS)
     assert outcome.drift.uncontrolled == outcome.drift.batches > 1
@@ -221,7 +223,7 @@ def test_what_stays_hot_is_marked_and_waiting_is_bounded(logs, target):
 
 def test_without_signs_of_heat_nothing_is_waited_for(logs, target):
     one = task("one")
-    device = ReplayDevice(recording(one, [1e-3] * 8), pulses=[1e-4, *[2e-4] * 100], states=[COOL])
+    device = ReplayDevice(recording(one, [1e-3] * 8), reference_times_s=[1e-4, *[2e-4] * 100], states=[COOL])
     outcome = replay_run([one], target, device, logs, Budget(trials=8), OPTIONS)
     assert outcome.drift.cooled_s == 0
     assert outcome.drift.uncontrolled == outcome.drift.batches
@@ -229,8 +231,10 @@ def test_without_signs_of_heat_nothing_is_waited_for(logs, target):
 
 def test_a_device_that_never_steadies_does_not_loop(logs, target):
     one = task("one")
-    pulses = [1e-4, 2e-4] * 100
-    outcome, device = replay([one], recording(one, [1e-3] * 16), logs, target, pulses=pulses, trials=16)
+    reference_times_s = [1e-4, 2e-4] * 100
+    outcome, device = replay(
+        [one], recording(one, [1e-3] * 16), logs, target, reference_times_s=reference_times_s, trials=16
+    )
     assert outcome.trials_spent == 16
     assert len(device.measured) == 32
     assert outcome.drift.unsteady == outcome.drift.remeasured == outcome.drift.batches
@@ -291,7 +295,7 @@ def test_second_measurements_take_the_place_of_the_first(logs, target):
             return Timing((1e-5,)) if candidate.trace.endswith("2]") and first_time else outcome
 
     one = task("one")
-    device = Lucky(recording(one, [3e-3, 2e-3, 4e-3, 5e-3]), pulses=[1e-4, 2e-4, 1e-4])
+    device = Lucky(recording(one, [3e-3, 2e-3, 4e-3, 5e-3]), reference_times_s=[1e-4, 2e-4, 1e-4])
     outcome = replay_run([one], target, device, logs, Budget(trials=8), OPTIONS)
     assert outcome.tasks[0].best_s == 2e-3
     assert outcome.tasks[0].trials == outcome.trials_spent == 4
@@ -307,7 +311,7 @@ def test_a_result_that_is_wrong_the_second_time_is_wrong(logs, target):
             return outcome
 
     one = task("one")
-    device = Flaky(recording(one, [1e-3, 2e-3]), pulses=[1e-4, 2e-4, 1e-4])
+    device = Flaky(recording(one, [1e-3, 2e-3]), reference_times_s=[1e-4, 2e-4, 1e-4])
     outcome = replay_run([one], target, device, logs, Budget(trials=4), OPTIONS)
     assert outcome.tasks[0].best_s == 2e-3
     assert outcome.failures == {"wrong_result": 1}

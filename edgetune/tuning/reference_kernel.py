@@ -29,7 +29,7 @@ def arguments() -> list[np.ndarray]:
     return [generator.random((SIZE, SIZE), np.float32) for _ in range(3)]
 
 
-def build_pulse(target: Target) -> bytes:
+def build_reference_kernel(target: Target) -> bytes:
     """Build the reference kernel for a target; runs in a worker."""
     import tvm
 

@@ -15,7 +15,7 @@ Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Service:
+class Dispatch:
     """A program, and the dimension to pad for it: ``size`` rows are the caller's, the rest are padding.
 
     ``dimension`` None: the inputs have exactly the program's shapes.
@@ -47,7 +47,7 @@ class Service:
         return cropped
 
 
-class Serving:
+class Dispatcher:
     """Finds the program for the shapes of the inputs."""
 
     def __init__(self, manifest: Manifest) -> None:
@@ -59,7 +59,7 @@ class Serving:
             for index, program in enumerate(manifest.all_programs())
         }
 
-    def choose(self, shapes: Mapping[str, Sequence[int]]) -> Service:
+    def choose(self, shapes: Mapping[str, Sequence[int]]) -> Dispatch:
         """The program that serves inputs of these shapes, each of which the bundle takes by itself.
 
         Raises:
@@ -80,7 +80,7 @@ class Serving:
             raise UsageError(
                 f"no part of the bundle of {self._model} is for inputs of the shapes {dict(shapes)}"
             )
-        return Service(program, padded, size)
+        return Dispatch(program, padded, size)
 
     def all_shapes(self) -> list[dict[str, Shape]]:
         """The shapes of the inputs for each program, and, where one is padded, for a size between two."""
