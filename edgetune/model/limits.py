@@ -10,7 +10,8 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 
-from onnx import FunctionProto, ModelProto
+import onnx
+from onnx import FunctionProto, ModelProto, TensorProto, TypeProto
 
 from edgetune.errors import ModelError
 from edgetune.model import graphs, shapes
@@ -24,6 +25,9 @@ MAX_RANK = 64
 
 MAX_NODES = 200_000
 """Of a model whose functions are written out. Exported models have up to some ten thousand."""
+
+MOST_FOLDED_BYTES = 1 << 30
+"""That constants are folded to, together: a model of over 2 GB can be neither written nor compiled."""
 
 _DRAWN_BYTES = 16
 """What drawing one element of a random input takes: float64, and the converted copies."""
@@ -80,7 +84,8 @@ def refuse_huge_tensors(model: ModelProto, inputs: Sequence[TensorSpec]) -> None
         _refuse_tensor(f"input {spec.name!r}", spec.shape, _DRAWN_BYTES, memory)
     for name, kind in shapes.types(model).items():
         sizes = [dim.dim_value for dim in kind.tensor_type.shape.dim if dim.HasField("dim_value")]
-        _refuse_tensor(f"tensor {name!r}", sizes, 1, memory)
+        element_bytes = _element_bytes(kind.tensor_type.elem_type)
+        _refuse_tensor(f"tensor {name!r}", sizes, element_bytes, memory)
 
 
 def _refuse_tensor(what: str, shape: Sequence[int], element_bytes: int, memory: int) -> None:
@@ -100,6 +105,29 @@ def _refuse_tensor(what: str, shape: Sequence[int], element_bytes: int, memory: 
             f"{what} is {text}, which does not fit into this machine's {memory >> 30} GB of memory; "
             "choose smaller shapes (--shape), or cut the model before it (--cut)"
         )
+
+
+def tensor_bytes(kind: TypeProto.Tensor) -> int | None:
+    """What a tensor of this type takes; None where a size, or the type of the elements, is not known."""
+    dims = kind.shape.dim
+    if not kind.HasField("shape") or not all(dim.HasField("dim_value") for dim in dims):
+        return None
+    if kind.elem_type == TensorProto.UNDEFINED:
+        return None
+    return _element_bytes(kind.elem_type) * math.prod(dim.dim_value for dim in dims)
+
+
+def _element_bytes(elem_type: int) -> int:
+    if elem_type in (TensorProto.UNDEFINED, TensorProto.STRING):
+        return 1
+    return int(onnx.helper.tensor_dtype_to_np_dtype(elem_type).itemsize)
+
+
+def available_bytes() -> int:
+    """Memory that can be had now without another process losing some."""
+    import psutil
+
+    return int(psutil.virtual_memory().available)
 
 
 def _memory_bytes() -> int:

@@ -16,6 +16,7 @@ from onnx import ModelProto
 
 from edgetune.errors import EdgetuneError, first_line
 from edgetune.model import graphs, interface
+from edgetune.model.inference import INFERENCE_ERRORS, infer
 
 log = logging.getLogger(__name__)
 
@@ -127,7 +128,7 @@ def checker_problem(model: ModelProto) -> str | None:
 def inference_problem(model: ModelProto) -> str | None:
     """Where strict shape inference finds ``model`` inconsistent."""
     try:
-        onnx.shape_inference.infer_shapes(graphs.skeleton(model), strict_mode=True, data_prop=True)
-    except (onnx.shape_inference.InferenceError, ValueError, RuntimeError) as error:
+        infer(graphs.skeleton(model), strict=True)
+    except INFERENCE_ERRORS as error:
         return f"shape inference finds the result inconsistent: {first_line(error)[:200]}"
     return None

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-from onnx import ModelProto, TensorProto, numpy_helper
+from onnx import ModelProto
 
-from edgetune.bundle.arrays import write_npz
-from edgetune.errors import EdgetuneError, ModelError
+from edgetune.errors import ModelError
 from edgetune.model import flops, graphs, interface, pipeline
 from edgetune.model.cutting import first_part
 from edgetune.model.limits import refuse_huge_tensors
@@ -26,10 +22,9 @@ from edgetune.model.passes.normalize import normalize
 from edgetune.model.reference import Ranges, difference, random_inputs, reference_run
 from edgetune.model.session import Arrays, Session
 from edgetune.model.shapes import annotate
+from edgetune.model.survival import refuse_deadly
 from edgetune.model.variants import Shapes, leave_open, plan
 from edgetune.records import PreparedModel, TensorSpec, Variants
-from edgetune.sides.base import SideSpec
-from edgetune.sides.process import SideProcess
 
 REFERENCE_SEED = 0
 _OLDEST_OPSET = 7
@@ -89,59 +84,11 @@ def _prepare_fixed(
     bound = bind_shapes(normalize(freeze_inputs(loaded.proto, freeze or {}).model).model, shapes).model
     specs = tuple(value.spec() for value in interface.inputs(bound))
     refuse_huge_tensors(bound, specs)
-    if any(0 in spec.shape for spec in specs) or _may_kill(loaded.proto):
-        _survive(loaded.proto, specs, frozen)
+    refuse_deadly(loaded.proto, bound, specs, frozen)
     session = _reference_session(loaded.proto)
     reference_inputs, reference_outputs, ranges = reference_run(session, specs, frozen, REFERENCE_SEED)
     result = pipeline.run_passes(bound, PASSES, _values_check(session, specs, frozen, ranges))
     return _finish(loaded, result, specs, frozen, reference_inputs, reference_outputs)
-
-
-def _may_kill(model: ModelProto) -> bool:
-    """Whether ONNX Runtime might die of the model.
-
-    It does of recurrent cells on constants of no elements, of DFT's attributes, and of the least integer divided by -1,
-    which it finds among constants while it loads a model. Lists of no axes and regions, as exporters write them, are
-    harmless.
-    """
-    tensors = [tensor for graph in graphs.walk_graphs(model.graph) for tensor in graph.initializer]
-    for node in graphs.walk_nodes(model.graph):
-        if node.op_type == "DFT":
-            return True
-        tensors += [attribute.t for attribute in node.attribute if attribute.HasField("t")]
-    if any(0 in tensor.dims and len(tensor.dims) > 1 for tensor in tensors):
-        return True
-    divides = any(node.op_type in ("Div", "Mod") for node in graphs.walk_nodes(model.graph))
-    return divides and any(map(_holds_least_integer, tensors))
-
-
-def _holds_least_integer(tensor: TensorProto) -> bool:
-    if tensor.data_type not in (TensorProto.INT32, TensorProto.INT64):
-        return False
-    values = numpy_helper.to_array(tensor)
-    return bool((values == np.iinfo(values.dtype).min).any())
-
-
-def _survive(model: ModelProto, specs: Sequence[TensorSpec], frozen: Arrays) -> None:
-    """Run the model in a process of its own first: ONNX Runtime dies of some operators (LSTM on no elements).
-
-    Raises:
-        ModelError: it died.
-    """
-    with tempfile.TemporaryDirectory(prefix="edgetune-") as name:
-        path, inputs = Path(name, "model.onnx"), Path(name, "inputs.npz")
-        path.write_bytes(model.SerializeToString())
-        write_npz(inputs, {**random_inputs(specs, REFERENCE_SEED), **frozen})
-        try:
-            with SideProcess(SideSpec("onnxruntime", str(path), str(inputs), 1)) as side:
-                side.outputs()
-        except ModelError:
-            return  # what it says for itself is said again, and better, by the run proper
-        except EdgetuneError as error:
-            raise ModelError(
-                "ONNX Runtime, the reference, does not survive this model, which has tensors of no elements, or a DFT: "
-                "give every tensor at least one element (of inputs with --shape), or export the model without"
-            ) from error
 
 
 def _reference_session(model: ModelProto) -> Session:

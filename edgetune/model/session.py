@@ -29,6 +29,14 @@ class StoppedError(ModelError):
     """ONNX Runtime did not come to an end."""
 
 
+def stopped() -> StoppedError:
+    """The error of a run that was ended at its deadline."""
+    return StoppedError(
+        f"ONNX Runtime, the reference, was still running the model after {DEADLINE_S} s, and was stopped; "
+        "look for a Loop that never ends, or choose smaller shapes (--shape)"
+    )
+
+
 class Session:
     """One model loaded into ONNX Runtime.
 
@@ -86,10 +94,7 @@ class Session:
             values = self._session.run(self._wide.names(names), self._wide.feed(inputs), ended)
         except Exception as error:
             if ended.terminate:
-                raise StoppedError(
-                    f"ONNX Runtime, the reference, was still running the model after {DEADLINE_S} s, and was stopped; "
-                    "look for a Loop that never ends, or choose smaller shapes (--shape)"
-                ) from error
+                raise stopped() from error
             raise ModelError(
                 f"ONNX Runtime, the reference, cannot run the model on these inputs: {reason(error)}; "
                 "check the shapes (--shape) and the fixed values (--freeze)"

@@ -13,6 +13,7 @@ from onnx import GraphProto, ModelProto, TypeProto, ValueInfoProto
 
 from edgetune.errors import ModelError
 from edgetune.model import graphs, interface
+from edgetune.model.inference import INFERENCE_ERRORS, infer
 from edgetune.model.session import Session
 
 
@@ -100,8 +101,8 @@ def _standard_inference(light: ModelProto) -> ModelProto:
     if not _has_required_inputs(light):
         return light
     try:
-        return onnx.shape_inference.infer_shapes(light, data_prop=True)
-    except (onnx.shape_inference.InferenceError, ValueError, RuntimeError):
+        return infer(light)
+    except INFERENCE_ERRORS:
         return light
 
 

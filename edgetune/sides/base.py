@@ -45,6 +45,7 @@ class SideSpec:
         threads: how many threads to run on.
         input_names, output_names: of the model, in its order, for runtimes that know tensors by position.
         cpus: to run on; any, where none are named.
+        memory_bytes: that its process may take; all, where it is 0. Systems other than Linux may not hold it.
     """
 
     name: str
@@ -54,6 +55,7 @@ class SideSpec:
     input_names: tuple[str, ...] = ()
     output_names: tuple[str, ...] = ()
     cpus: tuple[int, ...] = ()
+    memory_bytes: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """For the way to the child process."""

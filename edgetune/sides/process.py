@@ -31,6 +31,10 @@ _QUIET_LIMIT_S = 3.0
 _TAIL_BYTES = 2000
 
 
+class SilentError(EdgetuneError):
+    """A side did not answer in time."""
+
+
 class SideProcess:
     """One side in a process of its own; use it as a context manager. Not for several threads.
 
@@ -144,7 +148,7 @@ class SideProcess:
             line = self._lines.get(timeout=timeout_s)
         except queue.Empty:
             self._process.kill()
-            raise EdgetuneError(
+            raise SilentError(
                 f"{self.name} did not answer within {timeout_s:.0f} s and was stopped; is the machine "
                 "overloaded or the model very large?"
             ) from None

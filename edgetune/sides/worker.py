@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import sys
 import tempfile
 import time
@@ -59,6 +60,9 @@ class Worker:
         if spec.cpus:
             # Before any thread pool is made: its threads inherit it.
             os.sched_setaffinity(0, spec.cpus)
+        if spec.memory_bytes:
+            # Data, not address space: of the latter, thread stacks and libraries reserve gigabytes that they never use.
+            resource.setrlimit(resource.RLIMIT_DATA, (spec.memory_bytes, spec.memory_bytes))
         module = side_module(spec.name)
         if hasattr(module, "convert"):
             # Removed when the process ends: a converted model may be mapped into memory while it runs.

@@ -15,6 +15,9 @@ import edgetune
 from edgetune.errors import ModelError
 from edgetune.model import limits, loading, session
 from edgetune.model.loading import load_model
+from edgetune.model.passes.fold_constants import fold_constants
+from edgetune.model.passes.simplify import simplify
+from edgetune.model.prepare import prepare
 from edgetune.model.session import Session, StoppedError
 
 HEAD = '<ir_version: 8, opset_import: ["": 17, "f": 1]>'
@@ -129,3 +132,74 @@ def test_a_device_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loading, "LIMIT_BYTES", 1000)
     with pytest.raises(ModelError, match="over 2 GB"):
         load_model("/dev/zero")
+
+
+def growing(steps: int, times: int) -> onnx.ModelProto:
+    """A Loop that joins a tensor with itself: four elements become 4 * times ** steps."""
+    return parse_model(
+        f"""{HEAD} g (float[4] x) => (float[n] y) {{
+            n = Constant <value_int = {steps}> ()
+            more = Constant <value = bool {{1}}> ()
+            y = Loop (n, more, x) <body = b (int64 i, bool go, float[k] a) => (bool on, float[l] c) {{
+                on = Identity(go) c = Concat <axis = 0> ({", ".join(["a"] * times)}) }}>
+        }}"""
+    )
+
+
+@pytest.mark.parametrize(("steps", "times"), [(60, 2), (20, 4)])
+def test_a_loop_whose_tensors_grow(steps: int, times: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No declaration tells the size. ONNX Runtime takes what there is, and may end the process."""
+    monkeypatch.setattr(limits, "available_bytes", lambda: 1 << 30)
+    with pytest.raises(ModelError, match=r"needs more than 1\.0 GB|does not survive"):
+        prepare(growing(steps, times))
+
+
+def test_a_loop_that_grows_a_little() -> None:
+    prepared = prepare(growing(16, 2))
+    assert prepared.outputs[0].shape == (4 << 16,)
+    x = prepared.reference_inputs["x"]
+    np.testing.assert_array_equal(prepared.reference_outputs["y"], np.tile(x, 1 << 16))
+
+
+@pytest.mark.parametrize("step", [-(2**63), 2**63 - 1, -(2**31), 2**31])
+def test_a_step_past_every_end(step: int) -> None:
+    """Following a list's values, onnx adds the step in 32 bits: it ran out of memory, or off the list."""
+    ends = (0, 2**62) if step > 0 else (-1, -(2**62))
+    model = parse_model(f"{HEAD} g (float[10] x) => (float[n] y) {{ y = Slice(x, start, end, axes, step) }}")
+    for name, value in (("start", ends[0]), ("end", ends[1]), ("axes", 0), ("step", step)):
+        model.graph.initializer.append(numpy_helper.from_array(np.array([value]), name))
+    prepared = prepare(model)
+    np.testing.assert_array_equal(
+        prepared.reference_outputs["y"], prepared.reference_inputs["x"][:: 99 if step > 0 else -99]
+    )
+
+
+@pytest.mark.parametrize("levels", [29, 40])
+def test_constants_that_grow(levels: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing evaluates them before their sizes are known; 2 ** 40 elements are refused as such."""
+    monkeypatch.setattr(limits, "available_bytes", lambda: 1 << 30)
+    doubled = " ".join(f"w{i + 1} = Concat <axis = 0> (w{i}, w{i})" for i in range(levels))
+    model = parse_model(
+        f"{HEAD} g (float[2] x) => (float[2] y) {{ {doubled} s = ReduceSum <keepdims = 0> (w{levels}) y = Add(x, s) }}"
+    )
+    model.graph.initializer.append(numpy_helper.from_array(np.ones(2, np.float32), "w0"))
+    with pytest.raises(ModelError, match=r"needs more than 1\.0 GB|edgetune takes no tensors of more than"):
+        prepare(model)
+
+
+def test_folding_stops_at_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MOST_FOLDED_BYTES", 1000)
+    model = parse_model(
+        f"{HEAD} g (float[1] x) => (float[1] y) {{"
+        "a = Neg(w) b = Concat <axis = 0> (a, a) s = ReduceSum <keepdims = 0> (b) y = Add(x, s) }"
+    )
+    model.graph.initializer.append(numpy_helper.from_array(np.ones(200, np.float32), "w"))
+    folded = fold_constants(model).model
+    assert [node.op_type for node in folded.graph.node] == ["Concat", "ReduceSum", "Add"]
+
+
+def test_joins_that_double_are_not_merged() -> None:
+    """onnxslim writes a Concat of Concats as one, here of 2 ** 24 inputs."""
+    doubled = " ".join(f"t{i + 1} = Concat <axis = 0> (t{i}, t{i})" for i in range(24))
+    model = parse_model(f"{HEAD} g (float[1] t0) => (float[1] y) {{ {doubled} y = ReduceMax(t24) }}")
+    assert len(simplify(model).model.graph.node) == 25

@@ -96,7 +96,11 @@ def _limits(kind: str, saturate: bool) -> tuple[Array, int | None, int, int]:
 
 
 def _encoded_scales(node: Node, x: Any, saturate: bool, rounding: str) -> Any:
-    """float32's exponents, rounded by the mantissa (onnx's ``to_float8e8m0``)."""
+    """float32's exponents, rounded by the mantissa as ONNX Runtime does it: a half goes up.
+
+    There is no zero, and no sign: what is below the smallest scale becomes that one, or NaN without saturation, and
+    what is above the largest likewise.
+    """
     if rounding not in ("up", "down", "nearest"):
         raise UnsupportedModelError(f"the rounding {rounding!r} is not one of the standard's")
 
@@ -107,16 +111,22 @@ def _encoded_scales(node: Node, x: Any, saturate: bool, rounding: str) -> Any:
         def code(*index: Any) -> Any:
             bits = tirx.reinterpret("int32", x(*index))
             exponent, fraction = (bits >> number(23)) & number(255), bits & number(0x7FFFFF)
-            up = fraction > number(0)
-            if rounding == "nearest":
-                half = number(0x400000)
-                up = tirx.any(fraction > half, tirx.all(fraction == half, exponent > number(0)))
-            if saturate:
-                up = tirx.all(up, exponent < number(254))
-            if rounding == "down":
-                up = tirx.const(False, "bool")
-            raised = tirx.Select(tirx.all(up, exponent < number(255)), exponent + number(1), exponent)
-            return raised.astype("uint8")
+            # The smallest scale is no normal number of float32: its one stands in the mantissa.
+            small = exponent == number(0)
+            rest = tirx.Select(small, fraction - number(0x400000), fraction)
+            least = {
+                "up": number(1),
+                "down": number(1 << 30),
+                "nearest": tirx.Select(small, number(0x200000), number(0x400000)),
+            }[rounding]
+            scale = exponent + tirx.Select(rest >= least, number(1), number(0))
+            below, above = (0, 254) if saturate else (255, 255)
+            beyond = tirx.any(
+                exponent == number(255), tirx.all(exponent == number(254), fraction > number(0))
+            )
+            scale = tirx.Select(beyond, number(above), scale)
+            scale = tirx.Select(tirx.any(bits < number(0), rest < number(0)), number(below), scale)
+            return tirx.Select(tirx.isnan(x(*index)), number(255), scale).astype("uint8")
 
         return te.compute(x.shape, code, name="encoded")
 
@@ -124,14 +134,19 @@ def _encoded_scales(node: Node, x: Any, saturate: bool, rounding: str) -> Any:
 
 
 def wrapped(node: Node, x: Any, kind: str) -> Any:
-    """A tensor as narrow integers: truncated, of which the lowest bits are kept."""
+    """A tensor as narrow integers, of which the lowest bits are kept.
+
+    Of a float it is the nearest integer, halves away from zero, and 0 of what 32 bits do not hold: the standard leaves
+    both open, and ONNX Runtime does so.
+    """
     low, high = limits_of(kind)
     bits, signed = (high - low).bit_length(), low < 0
     shift, mask = tirx.const(32 - bits, "int32"), tirx.const(high, "int32")
 
     def kernel(x: te.Tensor) -> te.Tensor:
         def at(*index: Any) -> Any:
-            whole = x(*index).astype("int32")
+            value = x(*index)
+            whole = _nearest(value) if "float" in value.ty.dtype else value.astype("int32")
             if signed:
                 return ((whole << shift) >> shift).astype("int8")
             return (whole & mask).astype("uint8")
@@ -139,6 +154,16 @@ def wrapped(node: Node, x: Any, kind: str) -> Any:
         return te.compute(x.shape, at, name="wrapped")
 
     return node.te(kernel, x, name="wrap")
+
+
+def _nearest(value: Any) -> Any:
+    """The integer nearest to a float32 or float64, halves away from zero; 0 for what int32 does not hold, and NaN."""
+    kind = value.ty.dtype
+    cut = te.trunc(value)
+    away = tirx.Select(value < tirx.const(0, kind), tirx.const(-1, kind), tirx.const(1, kind))
+    whole = tirx.Select(te.abs(value - cut) >= tirx.const(0.5, kind), cut + away, cut)
+    fits = te.abs(whole) < tirx.const(2.0**31, kind)
+    return tirx.Select(fits, whole, tirx.const(0, kind)).astype("int32")
 
 
 def cast(node: Node) -> Any:
@@ -150,6 +175,8 @@ def cast(node: Node) -> Any:
         kind = str(onnx.helper.tensor_dtype_to_np_dtype(int(node.attributes["to"])))
         return x if dtype(x) == kind else relax.op.astype(x, kind)
     if not is_float(target):
+        if dtype(x) in ("float16", "bfloat16"):
+            x = node.emit(relax.op.astype(x, "float32"))
         return wrapped(node, x, target)
     if dtype(x) != "float32":
         if dtype(x) == "float64":

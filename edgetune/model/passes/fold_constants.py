@@ -11,10 +11,11 @@ from collections.abc import Mapping
 
 import numpy as np
 import onnx
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, numpy_helper
 
 from edgetune.errors import ModelError
-from edgetune.model import graphs, interface
+from edgetune.model import graphs, interface, limits, shapes
+from edgetune.model.inference import INFERENCE_ERRORS, infer
 from edgetune.model.pipeline import PassResult, unchanged
 from edgetune.model.session import Arrays, Session
 
@@ -71,14 +72,14 @@ def _plan(model: ModelProto) -> tuple[list[NodeProto], dict[str, np.ndarray]]:
     outputs = {value.name for value in graph.output}
     inner = {name for node in graph.node for name in [*node.input, *graphs.captured(node)]}
     known = {tensor.name for tensor in graph.initializer}
-    shapes = _shapes(model) if any(graphs.is_standard(n, "Shape", "Size") for n in graph.node) else {}
+    known_shapes = _shapes(model) if any(graphs.is_standard(n, "Shape", "Size") for n in graph.node) else {}
     foldable: list[NodeProto] = []
     sized: dict[str, np.ndarray] = {}
     for node in graph.node:
         if outputs & set(node.output) and (node.op_type == "Constant" or inner & set(node.output)):
             continue  # an output must be made by a node, and here one makes it already
-        if graphs.is_standard(node, "Shape", "Size") and node.input[0] in shapes:
-            sized[node.output[0]] = _size(node, shapes[node.input[0]])
+        if graphs.is_standard(node, "Shape", "Size") and node.input[0] in known_shapes:
+            sized[node.output[0]] = _size(node, known_shapes[node.input[0]])
             known.add(node.output[0])
         elif _is_foldable(node, known):
             foldable.append(node)
@@ -98,8 +99,8 @@ def _shapes(model: ModelProto) -> dict[str, tuple[int, ...]]:
     """Shapes that are known to the last number, of tensors in the main graph."""
     light = graphs.skeleton(model)
     try:
-        light = onnx.shape_inference.infer_shapes(light, data_prop=True)
-    except (onnx.shape_inference.InferenceError, ValueError, RuntimeError):
+        light = infer(light)
+    except INFERENCE_ERRORS:
         pass  # what the file itself declares is still there
     found = {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
     for value in [*light.graph.value_info, *light.graph.input]:
@@ -119,18 +120,37 @@ def _size(node: NodeProto, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _evaluate(model: ModelProto, nodes: list[NodeProto], values: Arrays) -> Arrays:
-    """Outputs of ``nodes``, all in one run; one by one where that fails, leaving out what does not run."""
-    found = _run(model, nodes, values)
-    if found is not None:
-        return found
+    """Outputs of ``nodes``, all in one run; one by one where that fails, leaving out what does not run.
+
+    A run keeps every output. Where it is not known beforehand that they stay below ``MOST_FOLDED_BYTES`` together, it is
+    one by one, too, and ends there.
+    """
+    kinds = shapes.types(model) if nodes else {}
+    sizes = [_bytes(name, kinds) for node in nodes for name in node.output if name]
+    if None not in sizes and sum(filter(None, sizes)) <= limits.MOST_FOLDED_BYTES:
+        found = _run(model, nodes, values)
+        if found is not None:
+            return found
     result: Arrays = {}
     for node in nodes:
+        made = [_bytes(name, kinds) for name in node.output if name]
+        held = sum(value.nbytes for value in result.values())
+        if held + sum(filter(None, made)) > limits.MOST_FOLDED_BYTES:
+            continue
         needs = {name for name in [*node.input, *graphs.captured(node)] if name}
         single = (
             _run(model, [node], {**values, **result}) if _available(model, needs, values | result) else None
         )
-        result |= single or {}
+        if single is not None and sum(value.nbytes for value in single.values()) <= limits.MOST_FOLDED_BYTES:
+            result |= single
     return result
+
+
+def _bytes(name: str, kinds: Mapping[str, TypeProto]) -> int | None:
+    kind = kinds.get(name)
+    return (
+        limits.tensor_bytes(kind.tensor_type) if kind is not None and kind.HasField("tensor_type") else None
+    )
 
 
 def _available(model: ModelProto, names: set[str], values: Arrays) -> bool:

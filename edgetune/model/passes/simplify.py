@@ -11,8 +11,11 @@ import io
 
 from onnx import ModelProto, ValueInfoProto
 
-from edgetune.model import graphs
+from edgetune.model import graphs, limits
 from edgetune.model.pipeline import PassResult, unchanged
+
+MOST_PARTS = 64
+"""Of a Concat that others are merged into."""
 
 
 def simplify(model: ModelProto) -> PassResult:
@@ -21,7 +24,11 @@ def simplify(model: ModelProto) -> PassResult:
 
     before = model.SerializeToString(deterministic=True)
     with contextlib.redirect_stdout(io.StringIO()):
-        slim = onnxslim.slim(graphs.copy(model))
+        slim = onnxslim.slim(
+            graphs.copy(model),
+            size_threshold=limits.MOST_FOLDED_BYTES,
+            skip_fusion_patterns=["EliminationConcat"] if _parts(model) > MOST_PARTS else None,
+        )
     slim.ir_version = max(slim.ir_version, model.ir_version)
     slim.graph.name = model.graph.name
     slim.producer_name, slim.producer_version = model.producer_name, model.producer_version
@@ -31,6 +38,18 @@ def simplify(model: ModelProto) -> PassResult:
     if slim.SerializeToString(deterministic=True) == before:
         return unchanged(model)
     return PassResult(slim, True)
+
+
+def _parts(model: ModelProto) -> int:
+    """Most inputs of a Concat after all Concats before it are merged into it, as onnxslim does.
+
+    They double wherever one joins a tensor with itself.
+    """
+    parts: dict[str, int] = {}
+    for node in model.graph.node:
+        if graphs.is_standard(node, "Concat"):
+            parts[node.output[0]] = sum(parts.get(name, 1) for name in node.input)
+    return max(parts.values(), default=0)
 
 
 def _restore(values: list[ValueInfoProto], original: list[ValueInfoProto]) -> None:

@@ -12,6 +12,7 @@ from onnx import TensorProto, helper
 
 from edgetune.dtypes import held, unheld
 from edgetune.errors import UnsupportedModelError
+from edgetune.model.session import Session
 
 FLOATS = ["FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ", "FLOAT4E2M1"]
 HALVES = np.arange(2**16, dtype=np.uint32).astype(np.uint16).view(np.float16).astype(np.float32)
@@ -57,12 +58,27 @@ def test_decoding(name: str, matches_onnxruntime: Any) -> None:
     np.testing.assert_array_equal(got, codes.astype(np.float32))
 
 
+@pytest.mark.parametrize("saturate", [1, 0])
 @pytest.mark.parametrize("rounding", ["up", "down", "nearest"])
-def test_scales(rounding: str, matches_onnxruntime: Any) -> None:
-    x = np.abs(HALVES)
-    got = cast(matches_onnxruntime, x, TensorProto.FLOAT8E8M0, round_mode=rounding)
-    want = onnx.numpy_helper.to_float8e8m0(x, True, rounding)
-    np.testing.assert_array_equal(got.view(np.uint8), want.view(np.uint8))
+def test_scales(rounding: str, saturate: int, matches_onnxruntime: Any) -> None:
+    """Of any number, negative ones, zeros and the smallest included: as ONNX Runtime casts them."""
+    least = 2.0**-127
+    few = np.array(
+        [1.5 * least, 1.4 * least, least, 0.9 * least, 1e-45, 3e38, 2.0**127, 2.0**127 * 1.1, 1.1 * least * 2]
+    )
+    few = few.astype(np.float32)
+    x = np.concatenate([HALVES, few, -few])
+    target = {"to": TensorProto.FLOAT8E8M0, "round_mode": rounding, "saturate": saturate}
+    got = cast(matches_onnxruntime, x, target.pop("to"), **target).astype(np.float32)
+    nodes = [
+        helper.make_node("Cast", ["x"], ["n"], to=TensorProto.FLOAT8E8M0, **target),
+        helper.make_node("Cast", ["n"], ["y"], to=TensorProto.FLOAT),
+    ]
+    model = matches_onnxruntime.model(nodes, {"x": x}, {}, 25)
+    np.testing.assert_array_equal(got, Session(model).run({"x": x})["y"])
+    usual = (x > 1e-30) & np.isfinite(x)
+    want = onnx.numpy_helper.to_float8e8m0(x[usual], bool(saturate), rounding).astype(np.float32)
+    np.testing.assert_array_equal(got[usual & (x < 1e38)], want[x[usual] < 1e38])
 
 
 @pytest.mark.parametrize("name", ["INT4", "UINT4", "INT2", "UINT2"])
@@ -74,6 +90,31 @@ def test_narrow_integers(name: str, matches_onnxruntime: Any) -> None:
     narrow = cast(matches_onnxruntime, x, target)
     np.testing.assert_array_equal(narrow.astype(np.float32), x)
     np.testing.assert_array_equal(cast(matches_onnxruntime, narrow, TensorProto.FLOAT), x)
+
+
+@pytest.mark.parametrize("source", [np.float32, np.float64, np.float16])
+@pytest.mark.parametrize("name", ["INT4", "UINT4", "INT2", "UINT2"])
+def test_narrow_integers_of_any_number(name: str, source: type, matches_onnxruntime: Any) -> None:
+    """Halves, what the type cannot hold, and what no integer can: as ONNX Runtime casts them."""
+    target = getattr(TensorProto, name)
+    numbers = [0.4, 0.5, 0.49999997, 1.5, 2.5, 7.5, 9, 15.5, 16.5, 100.5, 300, 1e9, 3e9, 1e20, np.inf]
+    x = np.array([*numbers, *np.negative(numbers), np.nan, 0.0, -0.0])
+    with np.errstate(over="ignore"):
+        x = x.astype(source)
+    wide = TensorProto.INT8
+    nodes = [
+        helper.make_node("Cast", ["x"], ["n"], to=target),
+        helper.make_node("Cast", ["n"], ["y"], to=wide),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "cast",
+        [helper.make_tensor_value_info("x", helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)],
+        [helper.make_tensor_value_info("y", wide, x.shape)],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 25)], ir_version=13)
+    want = Session(model).run({"x": x})["y"]
+    np.testing.assert_array_equal(cast(matches_onnxruntime, x, target).astype(np.int8), want)
 
 
 def test_arithmetic_is_refused(matches_onnxruntime: Any) -> None:
