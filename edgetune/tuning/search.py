@@ -78,6 +78,13 @@ class SearchSettings:
     threads: int
 
 
+@dataclass(frozen=True)
+class _Proposal:
+    schedule: Schedule
+    trace: str
+    code: int
+
+
 class EvolutionarySearch:
     """MetaSchedule's evolutionary search, one batch at a time.
 
@@ -125,14 +132,14 @@ class EvolutionarySearch:
         while (self._own or self._hints) and len(chosen) < count:
             schedule = self._next_given()
             if schedule is not None:
-                self._accept(schedule, chosen)
+                chosen += self._keep(self._new([schedule]))
         for _ in range(_ROUNDS):
-            if len(chosen) >= count or self._empty_rounds >= _ROUNDS:
+            room = count - len(chosen)
+            if room <= 0 or self._empty_rounds >= _ROUNDS:
                 break
-            before = len(chosen)
-            for schedule in self._evolve(count - len(chosen)):
-                self._accept(schedule, chosen)
-            self._empty_rounds = 0 if len(chosen) > before else self._empty_rounds + 1
+            fresh = self._new(self._evolve(room))
+            self._empty_rounds = 0 if fresh else self._empty_rounds + 1
+            chosen += self._keep(_share(fresh, room))
         return chosen
 
     def learn(self, results: Sequence[Measured]) -> None:
@@ -189,32 +196,38 @@ class EvolutionarySearch:
         self._batch = 0
 
     def _evolve(self, count: int) -> list[Schedule]:
-        """Run one search and return the schedules it picks, best first, random ones last."""
-        if self._batch < count:
-            # The number of picks is fixed when the search starts, which also forgets what it picked before.
+        """Run one search for ``count`` or more; return the schedules it picks, best first, random ones last."""
+        if self._batch < count or self._empty_rounds:
+            # The number of picks is fixed when the search starts, which also forgets what it picked before: more than
+            # was asked for, in a small space all there is.
             if self._batch:
                 self._context.post_tuning()
             self._batch = max(count, _PICKS)
             self._context.pre_tuning(_LARGE, self._batch, self._spaces, self._database, self._cost_model)
         found = self._context.generate_measure_candidates()
-        schedules = [candidate.sch for candidate in found or ()]
-        if len(schedules) <= count:
-            return schedules
-        # Keep the share of random picks, which stand at the end.
-        random_part = max(1, round(count * RANDOM_SHARE)) if count > 1 else 0
-        return schedules[: count - random_part] + schedules[len(schedules) - random_part :]
+        return [candidate.sch for candidate in found or ()]
 
-    def _accept(self, schedule: Schedule, chosen: list[Candidate]) -> None:
+    def _new(self, schedules: Sequence[Schedule]) -> list[_Proposal]:
+        """Those, in their order, that equal none of the others and none seen before."""
         import tvm_ffi
 
-        trace = trace_text(schedule.trace)
-        code = tvm_ffi.structural_hash(schedule.mod)
-        if trace in self._seen_traces or code in self._seen_code:
-            return
-        self._seen_traces.add(trace)
-        self._seen_code.add(code)
-        self._schedules[trace] = schedule
-        chosen.append(Candidate(self._task.workload, trace))
+        new: list[_Proposal] = []
+        traces, codes = set(self._seen_traces), set(self._seen_code)
+        for schedule in schedules:
+            trace, code = trace_text(schedule.trace), tvm_ffi.structural_hash(schedule.mod)
+            if trace not in traces and code not in codes:
+                new.append(_Proposal(schedule, trace, code))
+            traces.add(trace)
+            codes.add(code)
+        return new
+
+    def _keep(self, proposals: Sequence[_Proposal]) -> list[Candidate]:
+        """Remember as seen."""
+        for proposal in proposals:
+            self._seen_traces.add(proposal.trace)
+            self._seen_code.add(proposal.code)
+            self._schedules[proposal.trace] = proposal.schedule
+        return [Candidate(self._task.workload, proposal.trace) for proposal in proposals]
 
     def _next_given(self) -> Schedule | None:
         """Take the next of the default schedule, the hints, and the other spaces' own decisions."""
@@ -245,6 +258,14 @@ class EvolutionarySearch:
             return apply_trace(trace, self._mod)
         except Exception:
             return None
+
+
+def _share(proposals: Sequence[_Proposal], count: int) -> Sequence[_Proposal]:
+    """``count`` of them, best first, with their share of random ones, which stand at the end."""
+    if len(proposals) <= count:
+        return proposals
+    random_part = max(1, round(count * RANDOM_SHARE)) if count > 1 else 0
+    return [*proposals[: count - random_part], *proposals[len(proposals) - random_part :]]
 
 
 def _rules(kind: str, seed: int) -> tuple[list[Any], dict[Any, float]]:

@@ -91,6 +91,30 @@ def test_a_small_space_ends(settings, kernels):
     assert search.propose(16) == []
 
 
+def split_in_two(task, target):
+    """One space: every way to write 64 as a product of two."""
+    import tvm
+    from tvm.s_tir import Schedule
+
+    schedule = Schedule(entry_module(tvm.ir.load_json(task.ir)))
+    [block] = schedule.get_child_blocks(schedule.get_sblock("root"))
+    [loop] = schedule.get_loops(block)
+    schedule.split(loop, schedule.sample_perfect_tile(loop, 2, 64))
+    return [schedule]
+
+
+@pytest.mark.parametrize("count", [1, 3, 12])
+def test_a_small_space_is_searched_to_its_end(target, kernels, count):
+    """However few are asked for at a time, though MetaSchedule picks more, and no pick twice."""
+    search = start(SearchSettings(target, split_in_two, seed=3, threads=2), kernels.add((64,)))
+    found = []
+    while batch := search.propose(count):
+        assert len(batch) <= count
+        search.learn([(c, Timing((1e-3,))) for c in batch])
+        found += batch
+    assert len({c.trace for c in found}) == len(found) == 7
+
+
 def test_the_same_seed_gives_the_same_search(target, kernels):
     settings = SearchSettings(target, stock_spaces, seed=11, threads=1)
 
