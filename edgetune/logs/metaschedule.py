@@ -20,7 +20,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edgetune.errors import LogsError
 from edgetune.logs.database import TuningLogs
@@ -30,11 +30,13 @@ from edgetune.logs.values import (
     MAX_SECONDS,
     InvalidRecordError,
     TargetInfo,
-    TargetLike,
     checked,
     gpu_arch_of,
 )
 from edgetune.records import Failure, FailureKind, Record, Stage, Timing
+
+if TYPE_CHECKING:
+    from edgetune.targets import Target
 
 WORKLOADS = "database_workload.json"
 RECORDS = "database_tuning_record.json"
@@ -64,7 +66,7 @@ def is_metaschedule(path: str | os.PathLike[str]) -> bool:
 def import_metaschedule(
     logs: TuningLogs,
     folder: str | os.PathLike[str],
-    targets: Sequence[TargetLike],
+    targets: Sequence[Target],
     hash_workload: Callable[[str], str],
     *,
     match: Match = Match.COMPATIBLE,
@@ -107,7 +109,7 @@ def import_metaschedule(
     return replace(result, torn=result.torn or None in modules, skipped=dict(check.skipped))
 
 
-def contradicts(described: Mapping[str, Any], target: TargetLike) -> bool:
+def contradicts(described: Mapping[str, Any], target: Target) -> bool:
     """Whether a TVM target (as JSON) says anything that is not so for ``target``."""
     if described.get("kind") != str(target.kind):
         return True
@@ -117,13 +119,13 @@ def contradicts(described: Mapping[str, Any], target: TargetLike) -> bool:
     triple = described.get("mtriple")
     if triple and str(triple).partition("-")[0] != target.mtriple.partition("-")[0]:
         return True
-    features = described.get("mattr") or target.mattr
-    return set(features) != set(target.mattr)
+    features = set(described.get("mattr") or target.mattr)
+    return features not in (set(target.mattr), set(target.llvm_attributes()))
 
 
 def _choose(
-    described: dict[str, Any] | None, targets: Sequence[TargetLike], match: Match
-) -> tuple[TargetLike | None, str]:
+    described: dict[str, Any] | None, targets: Sequence[Target], match: Match
+) -> tuple[Target | None, str]:
     """The target that a record is for; or None, and why there is none."""
     if match is Match.ANY:
         return targets[0], ""
@@ -154,12 +156,12 @@ class _RecordReader:
         self,
         path: Path,
         hashes: Sequence[str | None],
-        targets: Sequence[TargetLike],
+        targets: Sequence[Target],
         match: Match,
         device: str,
     ) -> None:
         self.skipped: Counter[str] = Counter()
-        self.used: dict[str, TargetLike] = {}
+        self.used: dict[str, Target] = {}
         self.workloads: set[int] = set()
         self._path, self._hashes, self._targets = path, hashes, targets
         self._match, self._device = match, device
@@ -304,7 +306,7 @@ def _guarded(hash_workload: Callable[[str], str], module: str) -> tuple[str, str
         return "", f"{type(error).__name__}: {str(error).strip()[:300]}"
 
 
-def _nothing_fits(source: Path, targets: Sequence[TargetLike], skipped: Counter[str]) -> str:
+def _nothing_fits(source: Path, targets: Sequence[Target], skipped: Counter[str]) -> str:
     names = ", ".join(target.name for target in targets[:8]) + (", ..." if len(targets) > 8 else "")
     reasons = "; ".join(f"{count} {reason}" for reason, count in skipped.most_common(5))
     return (

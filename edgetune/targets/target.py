@@ -235,6 +235,10 @@ class Target(_Strict):
         """
         return ("+prefer-no-gather",) if self.arch == "x86_64" and self.supports("avx512f") else ()
 
+    def llvm_attributes(self) -> tuple[str, ...]:
+        """What LLVM is told: ``mattr``, and what keeps it from wrong or slow code on such a CPU."""
+        return (*self.mattr, *self._fixed_vectors(), *self._no_gather())
+
     def tvm(self) -> tvm.target.Target:
         """Return TVM's target, complete enough for MetaSchedule.
 
@@ -252,9 +256,9 @@ class Target(_Strict):
             "num-cores": self.threads,
             **_ABI.get(self.arch, {}),
         }
-        mattr = [*self.mattr, *self._fixed_vectors(), *self._no_gather()]
+        mattr = self.llvm_attributes()
         if mattr:
-            cpu["mattr"] = mattr
+            cpu["mattr"] = list(mattr)
         if self.gpu is None:
             return TvmTarget(cpu)
         # Without the limits, which TVM knows only of a GPU it can ask, MetaSchedule refuses sm_XX.

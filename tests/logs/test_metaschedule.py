@@ -273,7 +273,7 @@ def test_a_gpu_is_known_by_its_architecture() -> None:
 
 
 def test_a_target_does_not_contradict_its_own_description() -> None:
-    for name in ("raspberry-pi-5", "zen4", "riscv64", "jetson-orin"):
+    for name in ("raspberry-pi-5", "zen4", "riscv64", "riscv64-v", "jetson-orin"):
         target = load_target(name)
         described = json.loads(str(target.tvm()))
         assert not contradicts(described, target), name
