@@ -22,6 +22,7 @@ from tvm import relax, te
 from edgetune.graph.geometry import image_shape
 from edgetune.graph.refusal import REFUSALS, reason
 from edgetune.kernels.schedules import unflatten
+from edgetune.kernels.tiles import RegisterFile
 from edgetune.targets import Target
 
 _LOGGER = logging.getLogger("edgetune.graph")
@@ -65,7 +66,7 @@ class Rewriter:
         self.builder = relax.BlockBuilder(tvm.IRModule(kernels))
         self.target = target
         self.lanes = target.lanes("float32")
-        self.registers = target.vector_registers
+        self.registers = RegisterFile.of(target)
         self.rules = rules
         self._plain: dict[Any, Any] = {}
         self._blocked: dict[Any, BlockedValue] = {}

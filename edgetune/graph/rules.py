@@ -5,6 +5,7 @@ A rule takes the rewriter and the call; it returns a ``BlockedValue``, a plain e
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -106,13 +107,12 @@ def _convolution(rewriter: Rewriter, call: Any) -> BlockedValue | None:
     else:
         source = rewriter.blocked(call.args[0], groups).expr
     expr = rewriter.emit_te(
-        products.conv2d,
+        functools.partial(products.conv2d, registers=rewriter.registers),
         source,
         const(pack_conv_weight(weight, groups, lanes, plain_input)),
         *geometry.arguments(),
         groups,
         plain_input,
-        rewriter.registers,
         name="conv2d",
     )
     return BlockedValue(expr, out_channels, *output, groups)
@@ -145,13 +145,12 @@ def _conv2d_transpose(rewriter: Rewriter, call: Any) -> Any:
     blocks = -(-out_channels // lanes)
     geometry = (height, width), (1, 1), (0, 0, 0, 0), (1, 1)
     product = rewriter.emit_te(
-        products.conv2d,
+        functools.partial(products.conv2d, registers=rewriter.registers),
         value.expr,
         const(packed),
         *geometry,
         1,
         False,
-        rewriter.registers,
         name="conv2d_transpose",
     )
     out_h, out_w = height * kernel_h, width * kernel_w

@@ -25,7 +25,7 @@ from edgetune.kernels.schedules import (
     spread,
     tile,
 )
-from edgetune.kernels.tiles import register_tiles
+from edgetune.kernels.tiles import RegisterFile, register_tiles, unroll_tile
 
 __all__ = ["KIND", "spaces"]
 
@@ -46,7 +46,7 @@ def spaces(mod: tvm.IRModule, target: Target) -> Iterator[Space]:
     """
     probe = Schedule(mod)
     extents = axis_extents(probe, probe.get_sblock(STAGE), AXES)
-    tiles = register_tiles(extents["o"], extents["w"], target.vector_registers)
+    tiles = register_tiles(extents["o"], extents["w"], RegisterFile.of(target))
     best: dict[int, list[int]] = {}
     group = _columns_stored_together(probe)
     for merit, blocks, columns in tiles:
@@ -88,7 +88,7 @@ def _schedule(
     sch.vectorize(i)
     sch.compute_at(stage, inner[-1], preserve_unit_loops=True)
     sch.set_scope(stage, 0, "local")
-    _reduce_in_registers(sch, stage, extents)
+    _reduce_in_registers(sch, stage, extents, wide=columns[0] >= blocks)
     schedule_padding(sch, parallel)
     if rest is not None:
         _finish_row(sch, rest, h_inner, extents, target)
@@ -212,7 +212,7 @@ def _schedule_rows(
     sch.unroll(w_tile)
     sch.vectorize(i)
     sch.compute_at(stage, o_outer, preserve_unit_loops=True)
-    _reduce_in_registers(sch, stage, extents)
+    _reduce_in_registers(sch, stage, extents, wide=columns[0] >= blocks)
     schedule_padding(sch, parallel)
     return sch
 
@@ -228,18 +228,18 @@ def _finish_row(sch: Schedule, last: SBlockRV, row: LoopRV, extents: dict[str, i
         spread(sch, last, target)
 
 
-def _reduce_in_registers(sch: Schedule, stage: SBlockRV, extents: dict[str, int]) -> None:
+def _reduce_in_registers(sch: Schedule, stage: SBlockRV, extents: dict[str, int], wide: bool) -> None:
     """Order the contraction's own loops: reduction outside, the register tile inside."""
     *_, n, o, h, w, i, rc, kh, kw, ri = sch.get_loops(stage)
     depth = extents["ri"]
     unroll = option(sch, [d for d in (1, 2, 4, 8) if depth % d == 0], 1)
     ri_outer, ri_inner = sch.split(ri, [None, unroll])
-    sch.reorder(rc, kh, kw, ri_outer, ri_inner, n, o, h, w, i)
-    for loop in (ri_inner, o, w):
-        sch.unroll(loop)
+    sch.reorder(rc, kh, kw, ri_outer, ri_inner, n, h, o, w, i)
+    sch.unroll(ri_inner)
+    unroll_tile(sch, o, w, wide)
     sch.vectorize(i)
     init = sch.decompose_reduction(stage, rc)
-    *_, o, h, w, i = sch.get_loops(init)
-    sch.unroll(o)
-    sch.unroll(w)
+    *_, outer, inner, i = sch.get_loops(init)
+    sch.unroll(outer)
+    sch.unroll(inner)
     sch.vectorize(i)

@@ -28,7 +28,7 @@ from edgetune.kernels.schedules import (
     tile,
     unflatten,
 )
-from edgetune.kernels.tiles import register_tiles
+from edgetune.kernels.tiles import RegisterFile, register_tiles, unroll_tile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -173,7 +173,7 @@ def spaces(mod: tvm.IRModule, target: Target) -> Iterator[Space]:
     probe = Schedule(mod)
     extents = axis_extents(probe, probe.get_sblock(STAGE), _AXES)
     # Two registers hold products before they are added.
-    tiles = register_tiles(extents["o"], extents["w"], target.vector_registers - 2)
+    tiles = register_tiles(extents["o"], extents["w"], RegisterFile.of(target, reserved=2))
     best: dict[int, list[int]] = {}
     for merit, blocks, columns in tiles:
         if merit >= 0.5 * tiles[0][0]:
@@ -209,7 +209,7 @@ def _schedule(
     sch.compute_at(stage, inner[-1], preserve_unit_loops=True)
     sch.set_scope(stage, 0, "local")
     _stage_input(sch, parallel, target)
-    _reduce_in_registers(sch, stage)
+    _reduce_in_registers(sch, stage, wide=columns[0] >= blocks)
     if rest is not None:
         spread(sch, rest, target)
     return sch
@@ -234,21 +234,20 @@ def _output_loops(
     return list(sch.get_loops(sch.cache_write(stage, 0, "local"))), last
 
 
-def _reduce_in_registers(sch: Schedule, stage: SBlockRV) -> None:
+def _reduce_in_registers(sch: Schedule, stage: SBlockRV, wide: bool) -> None:
     """Order the contraction's own loops: reduction outside, the register tile inside, one instruction innermost."""
     *_, n, o, h, w, i, rc, kh, kw, ri, rg = sch.get_loops(stage)
     intrinsic = str(sch.get(stage).annotations[_INTRINSIC])
-    sch.reorder(rc, kh, kw, ri, n, o, h, w, i, rg)
-    sch.unroll(o)
-    sch.unroll(w)
+    sch.reorder(rc, kh, kw, ri, n, h, o, w, i, rg)
+    unroll_tile(sch, o, w, wide)
     init = sch.decompose_reduction(stage, rc)
     if intrinsic:
         sch.tensorize(i, intrinsic)
     else:
         sch.vectorize(i)
-    *_, o, _, w, i = sch.get_loops(init)
-    sch.unroll(o)
-    sch.unroll(w)
+    *_, outer, inner, i = sch.get_loops(init)
+    sch.unroll(outer)
+    sch.unroll(inner)
     sch.vectorize(i)
 
 

@@ -15,7 +15,7 @@ import tvm
 from tvm import te
 
 from edgetune.kernels.schedules import KERNEL_ATTR, unflatten
-from edgetune.kernels.tiles import padded_columns
+from edgetune.kernels.tiles import RegisterFile, padded_columns
 
 KIND = "contraction"
 """The family that schedules these (``kernels.contraction``)."""
@@ -34,7 +34,7 @@ def conv2d(
     dilation: tuple[int, int],
     groups: int,
     plain_input: bool,
-    registers: int,
+    registers: RegisterFile,
 ) -> te.Tensor:
     """Direct 2-d convolution with blocked output.
 
@@ -45,7 +45,7 @@ def conv2d(
         stride, padding, dilation: as in ONNX Conv; padding is top, left, bottom, right.
         groups: number of groups; blocks must not straddle them.
         plain_input: whether ``x`` is in NCHW.
-        registers: vector registers of the target, which decide how many columns are computed.
+        registers: of the target, which decide how many columns are computed.
 
     Returns:
         ``[N, O/b, OH*OW, b]``.

@@ -89,21 +89,24 @@ def test_a_kernel_without_dimensions(local_target: Target) -> None:
     assert registry.design_spaces(task_of(mod), local_target)
 
 
+@pytest.mark.parametrize("by_lane", [False, True])
 @pytest.mark.parametrize(
     ("blocks", "columns", "registers"), [(1, 1, 16), (3, 11, 16), (4, 12, 32), (40, 97, 32)]
 )
-def test_register_tiles_fit(blocks: int, columns: int, registers: int) -> None:
-    found = tiles.register_tiles(blocks, columns, registers)
+def test_register_tiles_fit(blocks: int, columns: int, registers: int, by_lane: bool) -> None:
+    found = tiles.register_tiles(blocks, columns, tiles.RegisterFile(registers, by_lane))
     assert found
     for _, b, c in found:
         assert blocks % b == 0
         assert columns % c == 0
-        assert b * c + min(b, 2) <= registers
+        assert b * c + min(b, c) < registers
 
 
 def test_padded_columns_stay_within_an_eighth() -> None:
     for columns in range(1, 60):
-        assert columns <= tiles.padded_columns(4, columns, 16) <= columns + -(-columns // 8)
+        assert (
+            columns <= tiles.padded_columns(4, columns, tiles.RegisterFile(16)) <= columns + -(-columns // 8)
+        )
 
 
 def test_divisors() -> None:
