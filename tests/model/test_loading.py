@@ -184,3 +184,19 @@ def test_an_input_that_must_not_be_left_out() -> None:
     with pytest.raises(ModelError, match="the Max node '' leaves out its input 1"):
         load_model(parse_model(text.format('Max(x, "")')))
     load_model(parse_model(text.format('Clip(x, "", x)')))
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_an_output_that_must_not_be_left_out(inside: bool) -> None:
+    """ONNX Runtime writes to it all the same, and dies."""
+    text = (
+        '<ir_version: 8, opset_import: ["": 17, "f": 1]> g (float[4] x) => (float[2] y) { y, z = Split(x) }'
+    )
+    if inside:
+        text = text.replace("y, z = Split(x)", "y = f.half(x)")
+        text += ' <opset_import: ["": 17], domain: "f"> half (x) => (y) { y, z = Split(x) }'
+    model = parse_model(text)
+    load_model(model)
+    (model.functions[0] if inside else model.graph).node[0].output[1] = ""
+    with pytest.raises(ModelError, match="the Split node '' leaves out its output 1, which is not optional"):
+        load_model(model)
