@@ -166,6 +166,11 @@ def _refuse_damaged_texts(proto: ModelProto, what: str) -> None:
         damaged = True
     if damaged:
         raise ModelError(f"{what} is damaged: a name in it is no text; copy or export it again")
+    for value in (*proto.graph.input, *proto.graph.output):
+        if "\0" in value.name:  # where text ends, in a library's C API
+            raise ModelError(
+                f"{what} has a NUL in the name {value.name!r}; rename it, or export the model again"
+            )
 
 
 def _refuse_unknown_types(proto: ModelProto, what: str) -> None:

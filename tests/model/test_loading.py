@@ -172,6 +172,14 @@ def test_a_name_that_is_no_text() -> None:
         load_model(data)
 
 
+@pytest.mark.parametrize("side", ["input", "output"])
+def test_a_name_with_a_nul(side: str) -> None:
+    model = onnx.ModelProto.FromString(RELU.SerializeToString())
+    getattr(model.graph, side)[0].name = getattr(model.graph.node[0], side)[0] = "a\0b"
+    with pytest.raises(ModelError, match=r"has a NUL in the name 'a\\x00b'"):
+        load_model(model)
+
+
 def test_a_type_that_nobody_knows() -> None:
     model = onnx.ModelProto.FromString(RELU.SerializeToString())
     model.graph.input[0].type.tensor_type.elem_type = 122
