@@ -11,7 +11,6 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import onnx
-from onnx import TensorProto
 from tvm import relax, te, tirx
 
 from edgetune.dtypes import BFLOAT16
@@ -195,11 +194,14 @@ def _cast_by(operator: str) -> type:
     def convert(node: Node) -> Any:
         x = node.needed(0)
         if operator == "Cast":
-            rounds = node.int("to", 0) == TensorProto.BFLOAT16
+            target = onnx.helper.tensor_dtype_to_np_dtype(node.int("to", 0)).name
         else:
-            rounds = dtype(node.needed(1)) == BFLOAT16
-        if not rounds or dtype(x) == BFLOAT16:
-            return node.by_importer(operator, list(node.inputs), node.attributes)
+            target = dtype(node.needed(1))
+        if dtype(x) == BFLOAT16 and "int" in target:
+            # TVM asks of floats that become integers whether they are finite, and cannot of bfloat16.
+            x = node.emit(relax.op.astype(x, "float32"))
+        if target != BFLOAT16 or dtype(x) == BFLOAT16:
+            return node.by_importer(operator, [x, *node.inputs[1:]], node.attributes)
         if dtype(x) != "float32":
             x = node.emit(relax.op.astype(x, "float32"))
         return relax.op.astype(_rounded_to_bfloat16(node, x), BFLOAT16)

@@ -159,6 +159,31 @@ def test_bfloat16(operator: str, source: str, matches_onnxruntime: Any) -> None:
         )
 
 
+@pytest.mark.parametrize("target", ["INT64", "INT8", "FLOAT16", "DOUBLE", "BOOL"])
+def test_from_bfloat16(target: str, matches_onnxruntime: Any) -> None:
+    x = np.array([0, -0.0, 1, -2.75, 100.5, 0.3, -120, 2.0**-30]).astype(ml_dtypes.bfloat16)
+    node = helper.make_node("Cast", ["x"], ["y"], to=getattr(TensorProto, target))
+    model = matches_onnxruntime.model([node], {"x": x}, {}, 19)
+    want = Session(model).run({"x": x})["y"]
+    np.testing.assert_array_equal(matches_onnxruntime.compiled(model, {"y": want})({"x": x})[0], want)
+
+
+@pytest.mark.parametrize("name", ["INT4", "UINT2", "FLOAT8E5M2"])
+def test_a_constant(name: str, matches_onnxruntime: Any) -> None:
+    kind = helper.tensor_dtype_to_np_dtype(getattr(TensorProto, name))
+    values = np.array([0, 1, 3, 2]).astype(kind)
+    nodes = [
+        helper.make_node("Constant", [], ["c"], value=onnx.numpy_helper.from_array(values)),
+        helper.make_node("Cast", ["c"], ["f"], to=TensorProto.FLOAT),
+        helper.make_node("Add", ["x", "f"], ["y"]),
+    ]
+    x = np.ones(4, np.float32)
+    model = matches_onnxruntime.model(nodes, {"x": x}, {}, 25)
+    model.graph.value_info.append(helper.make_tensor_value_info("c", getattr(TensorProto, name), [4]))
+    got = matches_onnxruntime.compiled(model, {"y": x})({"x": x})[0]
+    np.testing.assert_array_equal(got, x + values.astype(np.float32))
+
+
 def test_arithmetic_is_refused(matches_onnxruntime: Any) -> None:
     x = np.zeros(3, ml_dtypes.float8_e4m3fn)
     model = matches_onnxruntime.model([helper.make_node("Neg", ["x"], ["y"])], {"x": x}, {}, 21)
