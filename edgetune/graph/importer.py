@@ -143,7 +143,8 @@ class _Clip(onnx_frontend.Clip):
         high = float(limits.max) if inputs[2] is None else _scalar(inputs[2])
         if not _is_float32(inputs[0]) or low is None or high is None or np.isnan(low) or np.isnan(high):
             return _keeping_nan(bb, inputs[0], super()._impl_v13(bb, inputs, attr, params))
-        return relax.op.clip(inputs[0], float(low), float(high))
+        # Of bounds the wrong way round the standard takes the upper one.
+        return relax.op.clip(inputs[0], float(min(low, high)), float(high))
 
 
 def _keeping_nan(bb: Any, x: Any, clipped: Any) -> Any:

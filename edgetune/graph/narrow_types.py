@@ -48,11 +48,15 @@ def hold_in_bytes(model: ModelProto) -> None:
         _rewrite(node, types)
     for tensor in graph.initializer:
         if tensor.data_type in CONTAINERS:
-            tensor.CopyFrom(numpy_helper.from_array(held(numpy_helper.to_array(tensor)), tensor.name))
+            _hold(tensor)
     for value in (*graph.value_info, *graph.input, *graph.output):
         kind = value.type.tensor_type.elem_type
         if kind in CONTAINERS:
             value.type.tensor_type.elem_type = CONTAINERS[kind]
+
+
+def _hold(tensor: TensorProto) -> None:
+    tensor.CopyFrom(numpy_helper.from_array(held(numpy_helper.to_array(tensor)), tensor.name))
 
 
 def _rewrite(node: NodeProto, types: dict[str, int]) -> None:
@@ -60,7 +64,9 @@ def _rewrite(node: NodeProto, types: dict[str, int]) -> None:
     narrow = [kind for kind in used if kind in CONTAINERS]
     if not narrow or node.op_type in _MOVERS:
         return
-    if node.op_type in ("Cast", "CastLike"):
+    if node.op_type == "Constant":
+        _hold(node.attribute[0].t)
+    elif node.op_type in ("Cast", "CastLike"):
         _name(node, "source", types.get(node.input[0], 0))
         target = types.get(node.output[0], 0)
         _name(node, "target", target)

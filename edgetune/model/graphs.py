@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
+from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
 DEFAULT_DOMAINS = ("", "ai.onnx")
 """Both names of the standard's own operator set."""
@@ -15,7 +15,7 @@ SMALL_TENSOR_BYTES = 4096
 """Initializers up to this size stay in a skeleton: shape inference may need their values."""
 
 
-def opset(model: ModelProto) -> int:
+def opset(model: ModelProto | FunctionProto) -> int:
     """Version of the standard operator set that ``model`` imports; 1 where it names none."""
     return next((entry.version for entry in model.opset_import if entry.domain in DEFAULT_DOMAINS), 1)
 

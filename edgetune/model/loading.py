@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -154,7 +154,7 @@ def _require_graph(proto: ModelProto, what: str) -> None:
         )
     _refuse_damaged_texts(proto, what)
     _refuse_unknown_types(proto, what)
-    _refuse_missing_inputs(proto, what)
+    _refuse_left_out(proto, what)
     refuse_runaway_functions(proto, what)
 
 
@@ -166,6 +166,11 @@ def _refuse_damaged_texts(proto: ModelProto, what: str) -> None:
         damaged = True
     if damaged:
         raise ModelError(f"{what} is damaged: a name in it is no text; copy or export it again")
+    for value in (*proto.graph.input, *proto.graph.output):
+        if "\0" in value.name:  # where text ends, in a library's C API
+            raise ModelError(
+                f"{what} has a NUL in the name {value.name!r}; rename it, or export the model again"
+            )
 
 
 def _refuse_unknown_types(proto: ModelProto, what: str) -> None:
@@ -181,23 +186,31 @@ def _refuse_unknown_types(proto: ModelProto, what: str) -> None:
         )
 
 
-def _refuse_missing_inputs(proto: ModelProto, what: str) -> None:
-    """Refuse nodes that leave out an input which is not optional: ONNX Runtime dies of some (Max)."""
-    opset = graphs.opset(proto)
-    for node in graphs.walk_nodes(proto.graph):
-        if "" not in node.input or node.domain not in graphs.DEFAULT_DOMAINS:
-            continue
-        try:
-            formal = onnx.defs.get_schema(node.op_type, opset).inputs
-        except onnx.defs.SchemaError:
-            continue
-        for index, name in enumerate(node.input):
-            kind = formal[min(index, len(formal) - 1)].option if formal else None
-            if not name and kind != onnx.defs.OpSchema.FormalParameterOption.Optional:
+def _refuse_left_out(proto: ModelProto, what: str) -> None:
+    """Refuse nodes that leave out what is not optional: ONNX Runtime dies of some (inputs of Max, outputs of Split)."""
+    for part in (proto, *proto.functions):
+        opset = graphs.opset(part)
+        for node in graphs.walk_nodes(part.graph if isinstance(part, ModelProto) else part):
+            if node.domain not in graphs.DEFAULT_DOMAINS or not ("" in node.input or "" in node.output):
+                continue
+            try:
+                schema = onnx.defs.get_schema(node.op_type, opset)
+            except onnx.defs.SchemaError:
+                continue
+            left_out = [f"input {index}" for index in _left_out(node.input, schema.inputs)]
+            left_out += [f"output {index}" for index in _left_out(node.output, schema.outputs)]
+            if left_out:
                 raise ModelError(
-                    f"{what} is no valid ONNX: the {node.op_type} node {node.name!r} leaves out its input {index}, "
+                    f"{what} is no valid ONNX: the {node.op_type} node {node.name!r} leaves out its {left_out[0]}, "
                     "which is not optional; export the model again"
                 )
+
+
+def _left_out(names: Sequence[str], formal: Sequence[onnx.defs.OpSchema.FormalParameter]) -> list[int]:
+    """Indices of what is left out and not optional. The last of ``formal`` may stand for any number of names."""
+    optional = onnx.defs.OpSchema.FormalParameterOption.Optional
+    kinds = [formal[min(index, len(formal) - 1)].option if formal else None for index in range(len(names))]
+    return [index for index, name in enumerate(names) if not name and kinds[index] != optional]
 
 
 def _texts(message: Message) -> Iterator[str | bytes]:

@@ -29,6 +29,9 @@ LARGE_BYTES = 1 << 30
 _LEAST_BYTES = 1 << 30
 """ONNX Runtime itself, with Python around it, takes some hundred megabytes."""
 
+_UNDEFINED_SUMS = ("ConvInteger", "MatMulInteger", "QLinearConv", "QLinearMatMul")
+"""Operators whose sum over no elements ONNX Runtime does not write: the result is what the memory held."""
+
 _OUT_OF_MEMORY = re.compile(r"alloc|MemoryError|out of memory|length_error", re.IGNORECASE)
 
 
@@ -42,11 +45,26 @@ def refuse_deadly(model: ModelProto, bound: ModelProto, specs: Sequence[TensorSp
         frozen: values of the inputs that the user fixed.
 
     Raises:
-        ModelError: ONNX Runtime died of it, or needs too much memory.
+        ModelError: ONNX Runtime died of it, needs too much memory, or leaves values undefined.
         StoppedError: it did not come to an end.
     """
+    _refuse_undefined_sums(bound)
     if any(0 in spec.shape for spec in specs) or _may_kill(model) or _may_grow(bound):
         _try(model, specs, frozen)
+
+
+def _refuse_undefined_sums(bound: ModelProto) -> None:
+    nodes = [node for node in bound.graph.node if node.op_type in _UNDEFINED_SUMS]
+    if not nodes:
+        return
+    sizes = {name: limits.tensor_bytes(kind.tensor_type) for name, kind in shapes.types(bound).items()}
+    for node in nodes:
+        empty = [name for name in node.input if sizes.get(name) == 0]
+        if empty and sizes.get(node.output[0]) != 0:
+            raise ModelError(
+                f"{node.op_type} {(node.name or node.output[0])!r} sums up the tensor {empty[0]!r} of no elements, and "
+                "ONNX Runtime, the reference, leaves the result of that undefined; give it at least one"
+            )
 
 
 def _may_kill(model: ModelProto) -> bool:

@@ -154,6 +154,13 @@ def test_a_loop_whose_tensors_grow(steps: int, times: int, monkeypatch: pytest.M
         prepare(growing(steps, times))
 
 
+def test_a_sum_that_the_reference_leaves_undefined() -> None:
+    model = parse_model(f"{HEAD} g (uint8[2, 0] x) => (int32[n, m] y) {{ y = MatMulInteger(x, k) }}")
+    model.graph.initializer.append(numpy_helper.from_array(np.zeros((0, 3), np.uint8), "k"))
+    with pytest.raises(ModelError, match="MatMulInteger 'y' sums up the tensor 'x' of no elements"):
+        prepare(model)
+
+
 def test_a_loop_that_grows_a_little() -> None:
     prepared = prepare(growing(16, 2))
     assert prepared.outputs[0].shape == (4 << 16,)

@@ -172,6 +172,14 @@ def test_a_name_that_is_no_text() -> None:
         load_model(data)
 
 
+@pytest.mark.parametrize("side", ["input", "output"])
+def test_a_name_with_a_nul(side: str) -> None:
+    model = onnx.ModelProto.FromString(RELU.SerializeToString())
+    getattr(model.graph, side)[0].name = getattr(model.graph.node[0], side)[0] = "a\0b"
+    with pytest.raises(ModelError, match=r"has a NUL in the name 'a\\x00b'"):
+        load_model(model)
+
+
 def test_a_type_that_nobody_knows() -> None:
     model = onnx.ModelProto.FromString(RELU.SerializeToString())
     model.graph.input[0].type.tensor_type.elem_type = 122
@@ -184,3 +192,19 @@ def test_an_input_that_must_not_be_left_out() -> None:
     with pytest.raises(ModelError, match="the Max node '' leaves out its input 1"):
         load_model(parse_model(text.format('Max(x, "")')))
     load_model(parse_model(text.format('Clip(x, "", x)')))
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_an_output_that_must_not_be_left_out(inside: bool) -> None:
+    """ONNX Runtime writes to it all the same, and dies."""
+    text = (
+        '<ir_version: 8, opset_import: ["": 17, "f": 1]> g (float[4] x) => (float[2] y) { y, z = Split(x) }'
+    )
+    if inside:
+        text = text.replace("y, z = Split(x)", "y = f.half(x)")
+        text += ' <opset_import: ["": 17], domain: "f"> half (x) => (y) { y, z = Split(x) }'
+    model = parse_model(text)
+    load_model(model)
+    (model.functions[0] if inside else model.graph).node[0].output[1] = ""
+    with pytest.raises(ModelError, match="the Split node '' leaves out its output 1, which is not optional"):
+        load_model(model)

@@ -1,7 +1,7 @@
-"""Casts from and to 8- and 4-bit floats and 4- and 2-bit integers, which are held in bytes (``narrow_types.py``).
+"""Casts to bfloat16, and from and to 8- and 4-bit floats and 4- and 2-bit integers, which are held in bytes.
 
-A code becomes a number by a table of all of them. A number becomes a code by counting the limits between the numbers
-that have one: rounding to nearest, halves to even, is in the limits.
+How they are held: ``narrow_types.py``. A code becomes a number by a table of all of them. A number becomes a code by
+counting the limits between the numbers that have one: rounding to nearest, halves to even, is in the limits.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 from tvm import relax, te, tirx
 
+from edgetune.dtypes import BFLOAT16
 from edgetune.errors import UnsupportedModelError
 from edgetune.graph.converters.base import Node, const, converter, dtype
 
@@ -187,4 +188,51 @@ def cast(node: Node) -> Any:
     return encoded(node, x, target, bool(node.int("saturate", 1)), node.text("round_mode", "up"))
 
 
-CONVERTERS: dict[str, type] = {"edgetune.Cast": converter(cast)}
+def _cast_by(operator: str) -> type:
+    """Cast or CastLike between types that TVM has."""
+
+    def convert(node: Node) -> Any:
+        x = node.needed(0)
+        if operator == "Cast":
+            target = onnx.helper.tensor_dtype_to_np_dtype(node.int("to", 0)).name
+        else:
+            target = dtype(node.needed(1))
+        if dtype(x) == BFLOAT16 and "int" in target:
+            # TVM asks of floats that become integers whether they are finite, and cannot of bfloat16.
+            x = node.emit(relax.op.astype(x, "float32"))
+        if target != BFLOAT16 or dtype(x) == BFLOAT16:
+            return node.by_importer(operator, [x, *node.inputs[1:]], node.attributes)
+        if dtype(x) != "float32":
+            x = node.emit(relax.op.astype(x, "float32"))
+        return relax.op.astype(_rounded_to_bfloat16(node, x), BFLOAT16)
+
+    return converter(convert)
+
+
+def _rounded_to_bfloat16(node: Node, x: Any) -> Any:
+    """float32 numbers that bfloat16 has: the nearest, halves to even.
+
+    TVM rounds where it stores, and within one kernel it keeps float32 in place of bfloat16.
+    """
+
+    def number(value: int) -> Any:
+        return tirx.const(value, "uint32")
+
+    def kernel(x: te.Tensor) -> te.Tensor:
+        def at(*index: Any) -> Any:
+            bits = tirx.reinterpret("uint32", x(*index))
+            rounded = bits + number(0x7FFF) + ((bits >> number(16)) & number(1))
+            quiet = bits | number(0x400000)
+            kept = tirx.Select(tirx.isnan(x(*index)), quiet, rounded) & number(0xFFFF0000)
+            return tirx.reinterpret("float32", kept)
+
+        return te.compute(x.shape, at, name="rounded")
+
+    return node.te(kernel, x, name="round_to_bfloat16")
+
+
+CONVERTERS: dict[str, type] = {
+    "Cast": _cast_by("Cast"),
+    "CastLike": _cast_by("CastLike"),
+    "edgetune.Cast": converter(cast),
+}

@@ -54,7 +54,7 @@ def slice_(node: Node) -> Any:
         for a in (range(starts.size) if given is None else given.reshape(-1))
     ]
     strides = [1] * starts.size if steps is None else [int(s) for s in steps.reshape(-1)]
-    begins, stops, result = [], [], list(sizes)
+    begins, stops, bounded, result = [], [], [], list(sizes)
     for axis, start, end, step in zip(axes, starts.reshape(-1), ends.reshape(-1), strides, strict=True):
         if step == 0:
             raise UnsupportedModelError("a step of Slice is 0")
@@ -66,9 +66,11 @@ def slice_(node: Node) -> Any:
         result[axis] = max(0, -(-(stop - begin) // step))
         begins.append(begin)
         stops.append(stop if stop >= 0 else -size - 1)
+        # Longer steps take the first element alone, too, and overflow where TVM adds them up.
+        bounded.append(min(max(step, -max(size, 1)), max(size, 1)))
     if 0 in result:
         return const(np.zeros(result, dtype(x)))
-    return relax.op.strided_slice(x, axes, begins, stops, strides)
+    return relax.op.strided_slice(x, axes, begins, stops, bounded)
 
 
 def top_k(node: Node) -> Any:

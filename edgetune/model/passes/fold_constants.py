@@ -1,8 +1,9 @@
-"""Computes at once what depends on no input: ONNX Runtime evaluates it.
+"""Computes at once what depends on no input's values: ONNX Runtime evaluates it.
 
 Before: ``Shape(x) -> Gather -> Equal -> If``, with ``x`` of a known shape. After: the condition is an
-initializer; an output of the model that depends on no input is made by a Constant. DequantizeLinear stays: folding it
-would turn 8-bit weights into float ones.
+initializer; an output of the model that depends on no input is made by a Constant. Of a tensor of no elements the
+shape is all there is to know: ``x [0, 3] -> ReduceSum over the first axis`` is three zeros. DequantizeLinear stays:
+folding it would turn 8-bit weights into float ones.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, nump
 
 from edgetune.errors import ModelError
 from edgetune.model import graphs, interface, limits, shapes
-from edgetune.model.inference import INFERENCE_ERRORS, infer
 from edgetune.model.pipeline import PassResult, unchanged
 from edgetune.model.session import Arrays, Session
 
@@ -31,25 +31,30 @@ _NEVER = frozenset(
         "Dropout",
     }
 )
+_DEADLY = frozenset({"DFT", "GRU", "LSTM", "RNN"})
+"""ONNX Runtime ends the process where these read a constant of no elements."""
+
 _DOMAINS = (*graphs.DEFAULT_DOMAINS, "com.microsoft")
 
 
 def fold_constants(model: ModelProto) -> PassResult:
     """Replace every node of known inputs by initializers that hold its outputs."""
-    foldable, sized = _plan(model)
-    if not foldable and not sized:
-        return unchanged(model)
-    values = {name: np.asarray(value) for name, value in sized.items()}
-    values |= _evaluate(model, foldable, values)
+    kinds = shapes.types(model)
+    values = _empty(model, kinds)
+    foldable, sized = _plan(model, kinds, values)
+    values |= sized
+    values |= _evaluate(model, foldable, values, kinds)
     if not values:
         return unchanged(model)
     model = graphs.copy(model)
     kept = [node for node in model.graph.node if not _is_done(node, values)]
     if len(kept) == len(model.graph.node):
         return unchanged(model)
+    made = {value.name for value in model.graph.input} | {name for node in kept for name in node.output}
+    values = {name: value for name, value in values.items() if name not in made}
     outputs = {value.name for value in model.graph.output}
-    kept += [_constant(name, value) for name, value in values.items() if name in outputs]
-    graphs.replace_nodes(model.graph, kept)
+    constants = [_constant(name, value) for name, value in values.items() if name in outputs]
+    graphs.replace_nodes(model.graph, constants + kept)
     read = graphs.uses(model.graph)
     for name, value in values.items():
         if name in read and name not in outputs:
@@ -66,16 +71,37 @@ def _constant(name: str, value: np.ndarray) -> NodeProto:
     return onnx.helper.make_node("Constant", [], [name], value=numpy_helper.from_array(value, name))
 
 
-def _plan(model: ModelProto) -> tuple[list[NodeProto], dict[str, np.ndarray]]:
+def _empty(model: ModelProto, kinds: Mapping[str, TypeProto]) -> Arrays:
+    """Tensors of no elements, other than constants; none where an operator reads one that must not be a constant."""
+    known = {tensor.name for tensor in model.graph.initializer}
+    known |= {name for node in model.graph.node if node.op_type == "Constant" for name in node.output}
+    found = {}
+    for name, shape in _shapes(kinds).items():
+        elem_type = kinds[name].tensor_type.elem_type
+        if 0 in shape and name not in known and elem_type not in (TensorProto.UNDEFINED, TensorProto.STRING):
+            found[name] = np.empty(shape, onnx.helper.tensor_dtype_to_np_dtype(elem_type))
+    if any(
+        node.op_type in _DEADLY and not found.keys().isdisjoint(node.input)
+        for node in graphs.walk_nodes(model.graph)
+    ):
+        return {}
+    return found
+
+
+def _plan(
+    model: ModelProto, kinds: Mapping[str, TypeProto], empty: Arrays
+) -> tuple[list[NodeProto], dict[str, np.ndarray]]:
     """Nodes that can be evaluated, in order; and the values of Shape and Size nodes."""
     graph = model.graph
     outputs = {value.name for value in graph.output}
     inner = {name for node in graph.node for name in [*node.input, *graphs.captured(node)]}
-    known = {tensor.name for tensor in graph.initializer}
-    known_shapes = _shapes(model) if any(graphs.is_standard(n, "Shape", "Size") for n in graph.node) else {}
+    known = {tensor.name for tensor in graph.initializer} | set(empty)
+    known_shapes = _shapes(kinds)
     foldable: list[NodeProto] = []
     sized: dict[str, np.ndarray] = {}
     for node in graph.node:
+        if _is_done(node, empty) or _is_disputed(node, empty):
+            continue
         if outputs & set(node.output) and (node.op_type == "Constant" or inner & set(node.output)):
             continue  # an output must be made by a node, and here one makes it already
         if graphs.is_standard(node, "Shape", "Size") and node.input[0] in known_shapes:
@@ -87,6 +113,12 @@ def _plan(model: ModelProto) -> tuple[list[NodeProto], dict[str, np.ndarray]]:
     return foldable, sized
 
 
+def _is_disputed(node: NodeProto, empty: Arrays) -> bool:
+    """Whether the standard leaves the result open, and importing refuses it: no integers have no mean."""
+    kinds = {empty[name].dtype.kind for name in node.input if name in empty}
+    return node.op_type == "ReduceMean" and not kinds.isdisjoint("iu")
+
+
 def _is_foldable(node: NodeProto, known: set[str]) -> bool:
     if node.op_type in _NEVER or node.domain not in _DOMAINS:
         return False
@@ -95,20 +127,14 @@ def _is_foldable(node: NodeProto, known: set[str]) -> bool:
     return all(name in known for name in [*node.input, *graphs.captured(node)] if name)
 
 
-def _shapes(model: ModelProto) -> dict[str, tuple[int, ...]]:
-    """Shapes that are known to the last number, of tensors in the main graph."""
-    light = graphs.skeleton(model)
-    try:
-        light = infer(light)
-    except INFERENCE_ERRORS:
-        pass  # what the file itself declares is still there
-    found = {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
-    for value in [*light.graph.value_info, *light.graph.input]:
-        dims = interface.dims_of(value)
-        if value.type.HasField("tensor_type") and dims is not None:
-            fixed = tuple(dim for dim in dims if isinstance(dim, int))
-            if len(fixed) == len(dims):
-                found[value.name] = fixed
+def _shapes(kinds: Mapping[str, TypeProto]) -> dict[str, tuple[int, ...]]:
+    """Shapes that are known to the last number."""
+    found = {}
+    for name, kind in kinds.items():
+        dims = interface.dims_of(onnx.ValueInfoProto(type=kind))
+        fixed = tuple(dim for dim in dims or () if isinstance(dim, int))
+        if dims is not None and len(fixed) == len(dims):
+            found[name] = fixed
     return found
 
 
@@ -119,13 +145,14 @@ def _size(node: NodeProto, shape: tuple[int, ...]) -> np.ndarray:
     return np.array(shape[slice(attributes.get("start", 0), attributes.get("end"))], np.int64)
 
 
-def _evaluate(model: ModelProto, nodes: list[NodeProto], values: Arrays) -> Arrays:
+def _evaluate(
+    model: ModelProto, nodes: list[NodeProto], values: Arrays, kinds: Mapping[str, TypeProto]
+) -> Arrays:
     """Outputs of ``nodes``, all in one run; one by one where that fails, leaving out what does not run.
 
-    A run keeps every output. Where it is not known that they stay below ``MOST_FOLDED_BYTES`` together, it is
-    one by one, too, and ends there.
+    A run keeps every output. Where it is not known beforehand that they stay below ``MOST_FOLDED_BYTES`` together, it
+    is one by one, too, and ends there.
     """
-    kinds = shapes.types(model) if nodes else {}
     sizes = [_bytes(name, kinds) for node in nodes for name in node.output if name]
     if None not in sizes and sum(filter(None, sizes)) <= limits.MOST_FOLDED_BYTES:
         found = _run(model, nodes, values)

@@ -117,6 +117,73 @@ def test_narrow_integers_of_any_number(name: str, source: type, matches_onnxrunt
     np.testing.assert_array_equal(cast(matches_onnxruntime, x, target).astype(np.int8), want)
 
 
+@pytest.mark.parametrize("source", ["float32", "float64", "float16", "int32", "uint8"])
+@pytest.mark.parametrize("operator", ["Cast", "CastLike"])
+def test_bfloat16(operator: str, source: str, matches_onnxruntime: Any) -> None:
+    """It rounds in a chain that ends in float32, too: halves to even, the largest numbers to infinity."""
+    one = 1 + 2.0**-8
+    floats = [
+        one,
+        -one,
+        1 + 3 * 2.0**-8,
+        one + 2.0**-23,
+        one + 2.0**-40,
+        3.3961775e38,
+        3.4e38,
+        1e-40,
+        np.inf,
+        np.nan,
+    ]
+    x = np.array([0, 255, 257, 259, -65281, 2**24 + 2**16 + 1])
+    with np.errstate(over="ignore", invalid="ignore"):
+        if "float" in source:
+            x = np.concatenate([x, floats, HALVES[::7]])
+        x = x.astype(source)
+    inputs = {"x": x}
+    if operator == "Cast":
+        nodes = [helper.make_node("Cast", ["x"], ["n"], to=TensorProto.BFLOAT16)]
+    else:
+        inputs["like"] = np.zeros(1, ml_dtypes.bfloat16)
+        nodes = [helper.make_node("CastLike", ["x", "like"], ["n"])]
+    nodes += [
+        helper.make_node("Cast", ["n"], ["f"], to=TensorProto.FLOAT),
+        helper.make_node("Neg", ["f"], ["y"]),
+    ]
+    model = matches_onnxruntime.model(nodes, inputs, {}, 19)
+    want = Session(model).run(inputs)["y"]
+    got = matches_onnxruntime.compiled(model, {"y": want})(inputs)[0]
+    np.testing.assert_array_equal(got, want)
+    with np.errstate(over="ignore", invalid="ignore"):
+        np.testing.assert_array_equal(
+            got, -x.astype(np.float32).astype(ml_dtypes.bfloat16).astype(np.float32)
+        )
+
+
+@pytest.mark.parametrize("target", ["INT64", "INT8", "FLOAT16", "DOUBLE", "BOOL"])
+def test_from_bfloat16(target: str, matches_onnxruntime: Any) -> None:
+    x = np.array([0, -0.0, 1, -2.75, 100.5, 0.3, -120, 2.0**-30]).astype(ml_dtypes.bfloat16)
+    node = helper.make_node("Cast", ["x"], ["y"], to=getattr(TensorProto, target))
+    model = matches_onnxruntime.model([node], {"x": x}, {}, 19)
+    want = Session(model).run({"x": x})["y"]
+    np.testing.assert_array_equal(matches_onnxruntime.compiled(model, {"y": want})({"x": x})[0], want)
+
+
+@pytest.mark.parametrize("name", ["INT4", "UINT2", "FLOAT8E5M2"])
+def test_a_constant(name: str, matches_onnxruntime: Any) -> None:
+    kind = helper.tensor_dtype_to_np_dtype(getattr(TensorProto, name))
+    values = np.array([0, 1, 3, 2]).astype(kind)
+    nodes = [
+        helper.make_node("Constant", [], ["c"], value=onnx.numpy_helper.from_array(values)),
+        helper.make_node("Cast", ["c"], ["f"], to=TensorProto.FLOAT),
+        helper.make_node("Add", ["x", "f"], ["y"]),
+    ]
+    x = np.ones(4, np.float32)
+    model = matches_onnxruntime.model(nodes, {"x": x}, {}, 25)
+    model.graph.value_info.append(helper.make_tensor_value_info("c", getattr(TensorProto, name), [4]))
+    got = matches_onnxruntime.compiled(model, {"y": x})({"x": x})[0]
+    np.testing.assert_array_equal(got, x + values.astype(np.float32))
+
+
 def test_arithmetic_is_refused(matches_onnxruntime: Any) -> None:
     x = np.zeros(3, ml_dtypes.float8_e4m3fn)
     model = matches_onnxruntime.model([helper.make_node("Neg", ["x"], ["y"])], {"x": x}, {}, 21)

@@ -145,3 +145,18 @@ def test_outputs_of_unknown_size_are_refused(op: str, matches_onnxruntime: Any) 
     model = matches_onnxruntime.model([helper.make_node(op, list(inputs), ["y"])], inputs, {}, 17)
     with pytest.raises(UnsupportedModelError, match="depends on the input's values"):
         matches_onnxruntime.compiled(model, {"y": np.zeros(1, np.int64)})
+
+
+@pytest.mark.parametrize("step", [-(2**63), -(2**31), -11, -10, 10, 11, 2**31, 2**63 - 1])
+def test_slice_with_steps_past_the_end(step: int, matches_onnxruntime: Any) -> None:
+    bounds = (-1, -(2**63)) if step < 0 else (1, 2**62)
+    values = {"s": bounds[0], "e": bounds[1], "a": 0, "p": step}
+    weights = {name: np.array([value], np.int64) for name, value in values.items()}
+    node = helper.make_node("Slice", ["x", *weights], ["y"])
+    matches_onnxruntime(node, {"x": draw(10, 2)}, weights)
+
+
+def test_clip_with_bounds_the_wrong_way_round(matches_onnxruntime: Any) -> None:
+    """The standard: all of the upper bound's value."""
+    bounds = {"low": np.array(1, np.float32), "high": np.array(-1, np.float32)}
+    matches_onnxruntime(helper.make_node("Clip", ["x", *bounds], ["y"]), {"x": EDGES}, bounds)

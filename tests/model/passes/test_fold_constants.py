@@ -9,6 +9,7 @@ from onnx import numpy_helper
 from onnx.parser import parse_model
 
 from edgetune.model.passes.fold_constants import fold_constants
+from edgetune.model.prepare import parse, prepare
 
 X = np.random.default_rng(0).standard_normal((2, 3)).astype(np.float32)
 
@@ -102,3 +103,72 @@ def test_nodes_with_branches_are_folded_too(same_values) -> None:
     result = fold_constants(model).model
     assert operators(result) == ["Mul"]
     same_values(model, result, {"x": X})
+
+
+def of_no_elements(signature: str, body: str, **weights: tuple[int, ...]) -> onnx.ModelProto:
+    model = model_of(body, signature)
+    rng = np.random.default_rng(0)
+    for name, shape in weights.items():
+        values = rng.standard_normal(shape).astype(np.float32)
+        model.graph.initializer.append(numpy_helper.from_array(values, name))
+    return model
+
+
+IMAGES = "(float[0, 3, 8, 8] x) => (float[n, c, h, w] y)"
+ROWS = "(float[0, 3] x) => (float[n, m] y)"
+COLUMNS = "(float[2, 0] x) => (float[n, m] y)"
+
+EMPTY = {
+    "Conv, batch": (of_no_elements(IMAGES, "y = Conv(x, k)", k=(4, 3, 3, 3)), (0, 4, 6, 6)),
+    "AveragePool": (of_no_elements(IMAGES, "y = AveragePool <kernel_shape = [2, 2]> (x)"), (0, 3, 7, 7)),
+    "Resize": (
+        of_no_elements(IMAGES, "s = Constant <value_floats = [1.0, 1.0, 2.0, 2.0]> () y = Resize(x, , s)"),
+        (0, 3, 16, 16),
+    ),
+    "Gemm, rows": (of_no_elements(ROWS, "y = Gemm(x, k, b)", k=(3, 4), b=(4,)), (0, 4)),
+    "MatMul, sums": (of_no_elements(COLUMNS, "y = MatMul(x, k)", k=(0, 4)), (2, 4)),
+    "ReduceMean": (of_no_elements(COLUMNS, "y = ReduceMean <axes = [1]> (x)"), (2, 1)),
+    "Softmax": (of_no_elements(ROWS, "y = Softmax(x)"), (0, 3)),
+    "a chain": (of_no_elements(ROWS, "a = Relu(x) b = MatMul(a, k) y = Softmax(b)", k=(3, 4)), (0, 4)),
+}
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_of_no_elements_nothing_is_left_to_compute(name: str) -> None:
+    model, shape = EMPTY[name]
+    prepared = prepare(model)
+    assert prepared.notes == ()
+    assert [(spec.name, 0 in spec.shape) for spec in prepared.inputs] == [("x", True)]
+    assert [node.op_type for node in parse(prepared).graph.node] == ["Constant"]
+    assert prepared.reference_outputs["y"].shape == shape
+    constant = numpy_helper.to_array(parse(prepared).graph.node[0].attribute[0].t)
+    np.testing.assert_array_equal(constant, prepared.reference_outputs["y"])
+
+
+def test_a_part_of_no_elements(same_values) -> None:
+    """It is an output of the model, and read by nodes and inside of branches, too."""
+    model = model_of(
+        """s = Constant <value_ints = [4, 0]> () y, z = Split(x, s) v = Neg(z) a = Concat <axis = 0> (y, z)
+        w = If (c) <
+            then_branch = th () => (float[n, 3] t) { t = Concat <axis = 0> (a, v) },
+            else_branch = el () => (float[m, 3] e) { e = Concat <axis = 0> (a, z) }
+        >""",
+        "(float[4, 3] x, bool c) => (float[n, k] y, float[m, k] z, float[m, k] v, float[l, k] w)",
+    )
+    result = fold_constants(model)
+    assert sorted(operators(result.model)) == ["Concat", "Constant", "If", "Split"]
+    feeds = {"x": np.arange(12, dtype=np.float32).reshape(4, 3), "c": np.array(True)}
+    same_values(model, result.model, feeds)
+    assert not fold_constants(result.model).changed
+
+
+def test_what_a_recurrent_cell_reads_stays() -> None:
+    """ONNX Runtime runs it on an input of no steps, and dies where that is a constant."""
+    model = of_no_elements(
+        "(float[0, 2, 4] x) => (float[d, b, h] y)",
+        "a = Relu(x) , y = LSTM <hidden_size = 2> (a, w, r)",
+        w=(1, 8, 4),
+        r=(1, 8, 2),
+    )
+    assert not fold_constants(model).changed
+    np.testing.assert_array_equal(prepare(model).reference_outputs["y"], np.zeros((1, 2, 2)))
