@@ -112,6 +112,36 @@ def test_the_child_of_a_fork_runs_on_threads_of_its_own(
     assert run([sys.executable, "-c", FORK, written(), tmp_path / "x.npy"]) == "the same\n"
 
 
+WITHOUT_MEMORY = """
+import os, resource, signal, sys
+import edgetune
+import numpy as np
+from edgetune.bundle import reader
+reader._MANY_BYTES = 0  # files are read by several threads, however small
+model = edgetune.load(sys.argv[1], threads=4)
+x = np.load(sys.argv[2])
+before = model.run({"x": x})
+if child := os.fork():
+    sys.exit(os.waitpid(child, 0)[1])
+signal.alarm(30)
+resource.setrlimit(resource.RLIMIT_AS, (0, 0))
+for _ in range(3):
+    assert all(np.array_equal(before[name], value) for name, value in model.run({"x": x}).items())
+try:
+    edgetune.load(sys.argv[1], threads=4)
+except edgetune.EdgetuneError as error:
+    print(error)
+"""
+
+
+def test_a_child_without_memory_for_threads_goes_on(
+    written: Callable[..., Path], x: np.ndarray, tmp_path: Path
+) -> None:
+    np.save(tmp_path / "x.npy", x.reshape(10, 100))
+    said = run([sys.executable, "-c", WITHOUT_MEMORY, written(), tmp_path / "x.npy"])
+    assert "memory" in said
+
+
 def test_it_can_be_profiled(written: Callable[..., Path]) -> None:
     result = profile(written(), runs=2)
     rows = {row.name: row for row in result.kernels}
