@@ -272,9 +272,14 @@ def test_wrong_calls_are_errors_not_crashes(api: Any) -> None:
 def test_threads_and_cores_are_the_apps_to_choose(api: Any, x: np.ndarray) -> None:
     allowed = sorted(os.sched_getaffinity(0))
     for options in ({"threads": 5, "cores": allowed[:1]}, {"threads": 3, "spin_us": -1}, {"threads": 1}):
+        others = {int(name) for name in os.listdir("/proc/self/task")}
         status, instance, message = create(api, **options)
         assert status == 0, message
         before = os.sched_getaffinity(0)
+        # Threads are sent to another core at first, and are free again when create returns.
+        threads = {int(name) for name in os.listdir("/proc/self/task")} - others
+        wanted = set(options.get("cores", allowed))
+        assert [os.sched_getaffinity(thread) for thread in threads] == [wanted] * (options["threads"] - 1)
         ctypes.memmove(api.input(instance, 0), x.ctypes.data, x.nbytes)
         for _ in range(20):
             assert api.run(instance) == 0
