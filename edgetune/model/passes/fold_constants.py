@@ -122,8 +122,8 @@ def _size(node: NodeProto, shape: tuple[int, ...]) -> np.ndarray:
 def _evaluate(model: ModelProto, nodes: list[NodeProto], values: Arrays) -> Arrays:
     """Outputs of ``nodes``, all in one run; one by one where that fails, leaving out what does not run.
 
-    A run keeps every output. Where it is not known beforehand that they stay below ``MOST_FOLDED_BYTES`` together, it is
-    one by one, too, and ends there.
+    A run keeps every output. Where it is not known beforehand that they stay below ``MOST_FOLDED_BYTES`` together, it
+    is one by one, too, and ends there.
     """
     kinds = shapes.types(model) if nodes else {}
     sizes = [_bytes(name, kinds) for node in nodes for name in node.output if name]
