@@ -1,7 +1,7 @@
 """Sizes, load times and latencies of a standalone library beside TVM's virtual machine and ONNX Runtime.
 
     python benchmarks/standalone.py prepare ppocr-cls WORK    # compiles both bundles, with default schedules
-    python benchmarks/standalone.py measure WORK              # on a machine that does nothing else
+    python benchmarks/standalone.py measure WORK...           # on a machine that does nothing else
     python benchmarks/standalone.py sizes WHEEL...            # native code in wheels of other runtimes
 
 Every side runs in processes of its own, in alternation. A load ends with the first result and begins when
@@ -45,21 +45,27 @@ def prepare(name: str, work: Path) -> None:
         )
 
 
-def measure(work: Path) -> None:
-    """Print the tables."""
-    found: dict[str, list[dict[str, float]]] = {side: [] for side in SIDES}
+def measure(works: list[Path]) -> None:
+    """Print the tables, of all models in one run."""
+    found: dict[tuple[Path, str], list[dict[str, float]]] = {
+        (work, side): [] for work in works for side in SIDES
+    }
     for number in range(ROUNDS):
-        for side in SIDES if number % 2 == 0 else reversed(SIDES):
+        for work, side in found if number % 2 == 0 else reversed(found):
             command = [sys.executable, __file__, "side", side, str(work)]
-            found[side].append(json.loads(subprocess.check_output(command)))
+            found[work, side].append(json.loads(subprocess.check_output(command)))
     print(f"{cpu_name()}, {usable()} CPUs; medians of {ROUNDS} processes each, in alternation\n")
-    print("| side | load to first result, ms | latency, ms | peak memory, MB |\n|---|--:|--:|--:|")
-    for side, rounds in found.items():
+    print(
+        "| model | side | load to first result, ms | latency, ms | peak memory, MB |\n|---|---|--:|--:|--:|"
+    )
+    for (work, side), rounds in found.items():
         row = {key: statistics.median(item[key] for item in rounds) for key in rounds[0]}
-        print(f"| {side} | {row['load_ms']:.1f} | {row['latency_ms']:.4f} | {row['peak_mb']:.1f} |")
-    print("\n| native code of a side, without weights | KB |\n|---|--:|")
-    for label, paths in native(work).items():
-        print(f"| {label} | {sum(path.stat().st_size for path in paths) / 1000:.0f} |")
+        columns = f"{row['load_ms']:.1f} | {row['latency_ms']:.3f} | {row['peak_mb']:.1f}"
+        print(f"| {work.name} | {side} | {columns} |")
+    for work in works:
+        print(f"\n| native code of a side, without weights: {work.name} | KB |\n|---|--:|")
+        for label, paths in native(work).items():
+            print(f"| {label} | {sum(path.stat().st_size for path in paths) / 1000:.0f} |")
 
 
 def cpu_name() -> str:
@@ -80,7 +86,7 @@ def native(work: Path) -> dict[str, list[Path]]:
         "standalone: model.so": [work / "standalone" / "model.so"],
         "vm: model.so": [work / "vm" / "model.so"],
         "vm: libtvm_runtime, libtvm_ffi": [*(work / "vm").glob("libtvm*.so")],
-        "onnxruntime": [*ort.glob("capi/onnxruntime_pybind11_state*.so")],
+        "libonnxruntime": [*ort.glob("capi/libonnxruntime.so.*")],
     }
 
 
@@ -148,7 +154,7 @@ def main() -> None:
     preparing.add_argument("model")
     preparing.add_argument("work", type=Path)
     measuring = commands.add_parser("measure")
-    measuring.add_argument("work", type=Path)
+    measuring.add_argument("works", nargs="+", type=Path)
     sizing = commands.add_parser("sizes")
     sizing.add_argument("wheels", nargs="+", type=Path)
     side = commands.add_parser("side")
@@ -160,7 +166,7 @@ def main() -> None:
     elif options.command == "sizes":
         sizes(options.wheels)
     elif options.command == "measure":
-        measure(options.work)
+        measure(options.works)
     else:
         run_side(options.side, options.work)
 

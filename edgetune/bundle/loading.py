@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -72,7 +73,14 @@ def map_weights(bundle: Bundle, mode: Literal["r", "c"]) -> np.ndarray[Any, np.d
     if extent.size == 0:
         return np.empty(0, np.uint8)
     try:
-        return np.memmap(extent.path, np.uint8, mode, extent.offset, (extent.size,))
+        # What np.memmap does, in a fifth of its time.
+        before = extent.offset % mmap.ALLOCATIONGRANULARITY
+        access = mmap.ACCESS_READ if mode == "r" else mmap.ACCESS_COPY
+        with extent.path.open("rb", buffering=0) as file:
+            mapped = mmap.mmap(
+                file.fileno(), before + extent.size, access=access, offset=extent.offset - before
+            )
+        return np.frombuffer(mapped, np.uint8, extent.size, before)
     except OSError as error:
         raise BundleError(
             f"the weights of {bundle.path} cannot be mapped into memory ({error.strerror or error}); {_ADVICE[0][1]}"

@@ -10,8 +10,9 @@ import importlib.metadata
 import io
 import re
 import zipfile
+from _thread import allocate_lock, start_new_thread
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -158,15 +159,36 @@ def _check_files(path: Path, files: Mapping[str, m.FileEntry], storage: Storage,
 
 def _digests(extents: Sequence[Extent]) -> list[str]:
     """SHA-256 of every file: several at once where they are large, the largest first."""
-    if sum(extent.size for extent in extents) < _MANY_BYTES:
-        return [extent.sha256() for extent in extents]
     order = sorted(range(len(extents)), key=lambda index: -extents[index].size)
-    try:
-        with ThreadPoolExecutor(len(usable_cpus())) as pool:
-            done = dict(zip(order, pool.map(lambda index: extents[index].sha256(), order), strict=True))
-    except RuntimeError:  # the system gives no thread
-        return [extent.sha256() for extent in extents]
-    return [done[index] for index in range(len(extents))]
+    locks = [allocate_lock() for _ in extents]
+    found: dict[int, str] = {}
+
+    def digest(index: int) -> None:
+        if index not in found:
+            found[index] = extents[index].sha256()
+
+    def work() -> None:
+        for index in order:
+            if locks[index].acquire(blocking=False):
+                try:
+                    digest(index)
+                finally:
+                    locks[index].release()
+
+    def help_out() -> None:
+        with suppress(Exception):  # what went wrong there is tried again, and said, here
+            work()
+
+    helpers = len(usable_cpus()) - 1 if sum(extent.size for extent in extents) >= _MANY_BYTES else 0
+    # Not threading.Thread: its start waits for the thread's first step, for ever where there is no memory for it.
+    with suppress(RuntimeError):  # the system gives no thread
+        for _ in range(min(helpers, len(extents) - 1)):
+            start_new_thread(help_out, ())
+    work()
+    for index in order:
+        with locks[index]:
+            digest(index)
+    return [found[index] for index in range(len(extents))]
 
 
 def _changed(path: Path, name: str) -> BundleError:

@@ -23,12 +23,13 @@ class AdbLink:
 
     home = "/data/local/tmp/edgetune"
 
-    def __init__(self, serial: str, server: tuple[str, int] = ("127.0.0.1", 5037)) -> None:
+    def __init__(self, serial: str, server: tuple[str, int] | None = None) -> None:
         """Look for the device.
 
         Args:
             serial: as ``adb devices`` names it.
-            server: where the adb server listens; one is started if there is none.
+            server: where the adb server listens; one is started if there is none. By default port
+                ``ANDROID_ADB_SERVER_PORT``, as for adb itself, else 5037, of this machine.
 
         Raises:
             DeviceError: the package adbutils or the device is missing, or it does not trust this machine yet.
@@ -41,7 +42,8 @@ class AdbLink:
             raise DeviceError(
                 f"{self.address} needs the package adbutils; run `pip install 'edgetune[adb]'`."
             ) from error
-        self._client = adbutils.AdbClient(host=server[0], port=server[1])
+        host, port = server or (None, None)
+        self._client = adbutils.AdbClient(host=host, port=port)
         try:
             states = {info.serial: info.state for info in self._client.list()}
         except Exception as error:

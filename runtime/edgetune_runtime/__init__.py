@@ -39,11 +39,14 @@ def load(bundle: str | Path, *, threads: int = 0, check_files: bool = True) -> M
         check_files: compare every file with its SHA-256 first.
 
     Raises:
-        BundleError: it is no bundle, is damaged, was made for another machine, or lacks TVM's runtime libraries.
+        BundleError: it is no bundle, is damaged, was made for another machine, or lacks TVM's runtime libraries, or
+            there is no memory.
     """
     folder = Path(bundle)
     try:
         return _load(folder, int(threads), check_files)
+    except MemoryError as error:
+        raise BundleError(f"{folder} cannot be loaded: there is no memory for it; free some") from error
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise BundleError(f"{folder / _MANIFEST} is damaged; copy the bundle again") from error
 

@@ -7,6 +7,7 @@ request, ``OKAY`` or ``FAIL``; then a service's own bytes.
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import socket
 import socketserver
@@ -107,8 +108,12 @@ class _Server(socketserver.ThreadingTCPServer):
 
 @contextlib.contextmanager
 def adb_server() -> Iterator[int]:
-    """Run the server; gives its port."""
+    """Run the server in a process of its own, since TVM's client holds Python's lock; gives its port."""
     with _Server(("127.0.0.1", 0), _Connection) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield server.server_address[1]
-        server.shutdown()
+        process = multiprocessing.get_context("fork").Process(target=server.serve_forever, daemon=True)
+        process.start()
+        try:
+            yield server.server_address[1]
+        finally:
+            process.kill()
+            process.join()

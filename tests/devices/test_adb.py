@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 import pytest
@@ -10,6 +11,7 @@ from edgetune.devices.deploy import clean, deploy
 from edgetune.devices.probe import probe
 from edgetune.errors import DeviceError
 from tests.devices.adb_server import SERIAL, adb_server
+from tests.standalone.conftest import VALUES, write_handmade
 
 adbutils = pytest.importorskip("adbutils")
 
@@ -20,7 +22,8 @@ def link(tmp_path, monkeypatch):
 
     monkeypatch.setattr(AdbLink, "home", str(tmp_path / "home"))
     with adb_server() as port:
-        yield AdbLink(SERIAL, ("127.0.0.1", port))
+        monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", str(port))
+        yield AdbLink(SERIAL)
 
 
 def test_commands_and_files(link, tmp_path):
@@ -49,6 +52,30 @@ def test_a_session_of_the_runner(link, tmp_path):
     assert os.listdir(home / "sessions") == []
     clean(link)
     assert not home.exists()
+
+
+def test_kernels_are_timed_there(link, run_cli, local_target, tmp_path):
+    """The whole way of ``edgetune profile``: the bridge finds the server by adb's own variable."""
+    bundle = write_handmade(tmp_path, local_target)
+    code, _, err = run_cli("devices", "add", "phone", f"adb://{SERIAL}")
+    assert code == 0, err
+    code, out, err = run_cli("profile", str(bundle), "--device", "phone", "--runs", "3", "--json")
+    assert code == 0, err
+    result = json.loads(out)
+    assert result["device"] == "phone"
+    assert result["latency_ms"] > 0
+    kernels = {kernel["name"]: kernel for kernel in result["kernels"]}
+    assert {name: kernel["calls"] for name, kernel in kernels.items()} == {
+        "add": 2,
+        "nested": 1,
+        "fail": 1,
+        "copy": 2,
+    }
+    assert kernels["add"]["bytes"] == 2 * 3 * VALUES * 4
+    assert sum(kernel["share"] for kernel in kernels.values()) == pytest.approx(1.0)
+    assert result["machine"]["peak_gflops"] > 0.1
+    assert run_cli("devices", "remove", "phone")[0] == 0
+    assert not (tmp_path / "home").exists()
 
 
 def test_a_device_that_is_not_there(link):

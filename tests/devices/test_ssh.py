@@ -16,8 +16,6 @@ import psutil
 import pytest
 
 from edgetune.benchmarking.profile import profile
-from edgetune.bundle.assemble import write_bundle
-from edgetune.cpu import architecture
 from edgetune.devices import registry
 from edgetune.devices.address import parse_address
 from edgetune.devices.inventory import open_device
@@ -25,14 +23,13 @@ from edgetune.devices.manage import add_device, remove_device
 from edgetune.devices.remote import remote_device
 from edgetune.devices.session import SessionError, SessionLostError, SessionTimeoutError, lease
 from edgetune.errors import BundleError, DeviceError
-from edgetune.standalone.build import build_standalone
 from edgetune.toolchain import _empty_object, link_shared
 from edgetune.verify import compare
 from edgetune.watcher import Watcher
 from tests.devices.kernels import libc_call, run_library
 from tests.devices.sshd import SSHD, Sshd, make_key
 from tests.standalone import topk
-from tests.standalone.conftest import VALUES, prepared, program
+from tests.standalone.conftest import VALUES, write_handmade
 
 LEASE_S = 90.0
 
@@ -103,15 +100,7 @@ def test_the_whole_way(sshd, run_cli, bundle, tmp_path):
 
 
 def test_kernels_are_timed_there(device, local_target, tmp_path):
-    written = write_bundle(
-        tmp_path / "bundle",
-        build_standalone(program(architecture(), tmp_path), "hand made", local_target),
-        prepared(program(architecture(), tmp_path), np.zeros(VALUES, np.float32)),
-        local_target,
-        [],
-        check=None,
-    )
-    result = profile(written.path, device=device, runs=3)
+    result = profile(write_handmade(tmp_path, local_target), device=device, runs=3)
     by_name = {kernel.name: kernel for kernel in result.kernels}
     assert {name: kernel.calls for name, kernel in by_name.items()} == {
         "add": 2,

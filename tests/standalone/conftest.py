@@ -72,6 +72,16 @@ def prepared(of: Program, x: Values) -> PreparedModel:
     )
 
 
+def write_handmade(folder: Path, target: Target) -> Path:
+    """The program as a bundle for this machine; its path."""
+    from edgetune.bundle.assemble import write_bundle
+    from edgetune.standalone.build import build_standalone
+
+    of = program(architecture(), folder)
+    compiled, model = build_standalone(of, "hand made", target), prepared(of, np.zeros(VALUES, np.float32))
+    return write_bundle(folder / "bundle", compiled, model, target, [], check=None).path
+
+
 def target_for(arch: str, local: Target) -> Target:
     """A target for an architecture: hand-written kernels ask nothing else of it."""
     if arch == architecture():

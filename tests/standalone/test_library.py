@@ -112,6 +112,36 @@ def test_the_child_of_a_fork_runs_on_threads_of_its_own(
     assert run([sys.executable, "-c", FORK, written(), tmp_path / "x.npy"]) == "the same\n"
 
 
+WITHOUT_MEMORY = """
+import os, resource, signal, sys
+import edgetune
+import numpy as np
+from edgetune.bundle import reader
+reader._MANY_BYTES = 0  # files are read by several threads, however small
+model = edgetune.load(sys.argv[1], threads=4)
+x = np.load(sys.argv[2])
+before = model.run({"x": x})
+if child := os.fork():
+    sys.exit(os.waitpid(child, 0)[1])
+signal.alarm(30)
+resource.setrlimit(resource.RLIMIT_AS, (0, 0))
+for _ in range(3):
+    assert all(np.array_equal(before[name], value) for name, value in model.run({"x": x}).items())
+try:
+    edgetune.load(sys.argv[1], threads=4)
+except edgetune.EdgetuneError as error:
+    print(error)
+"""
+
+
+def test_a_child_without_memory_for_threads_goes_on(
+    written: Callable[..., Path], x: np.ndarray, tmp_path: Path
+) -> None:
+    np.save(tmp_path / "x.npy", x.reshape(10, 100))
+    said = run([sys.executable, "-c", WITHOUT_MEMORY, written(), tmp_path / "x.npy"])
+    assert "memory" in said
+
+
 def test_it_can_be_profiled(written: Callable[..., Path]) -> None:
     result = profile(written(), runs=2)
     rows = {row.name: row for row in result.kernels}
@@ -242,9 +272,14 @@ def test_wrong_calls_are_errors_not_crashes(api: Any) -> None:
 def test_threads_and_cores_are_the_apps_to_choose(api: Any, x: np.ndarray) -> None:
     allowed = sorted(os.sched_getaffinity(0))
     for options in ({"threads": 5, "cores": allowed[:1]}, {"threads": 3, "spin_us": -1}, {"threads": 1}):
+        others = {int(name) for name in os.listdir("/proc/self/task")}
         status, instance, message = create(api, **options)
         assert status == 0, message
         before = os.sched_getaffinity(0)
+        # Threads are sent to another core at first, and are free again when create returns.
+        threads = {int(name) for name in os.listdir("/proc/self/task")} - others
+        wanted = set(options.get("cores", allowed))
+        assert [os.sched_getaffinity(thread) for thread in threads] == [wanted] * (options["threads"] - 1)
         ctypes.memmove(api.input(instance, 0), x.ctypes.data, x.nbytes)
         for _ in range(20):
             assert api.run(instance) == 0

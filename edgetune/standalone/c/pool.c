@@ -8,16 +8,16 @@
 #include "internal.h"
 
 #if defined(__x86_64__)
-enum { SYS_FUTEX = 202 };
+enum { SYS_FUTEX = 202, SYS_GETAFFINITY = 204, SYS_GETCPU = 309 };
 #define PAUSE() __builtin_ia32_pause()
 #elif defined(__aarch64__)
-enum { SYS_FUTEX = 98 };
+enum { SYS_FUTEX = 98, SYS_GETAFFINITY = 123, SYS_GETCPU = 168 };
 #define PAUSE() __asm__ volatile("yield")
 #elif defined(__riscv)
-enum { SYS_FUTEX = 98 };
+enum { SYS_FUTEX = 98, SYS_GETAFFINITY = 123, SYS_GETCPU = 168 };
 #define PAUSE() __asm__ volatile("nop")
 #elif defined(__arm__)
-enum { SYS_FUTEX = 240 };
+enum { SYS_FUTEX = 240, SYS_GETAFFINITY = 242, SYS_GETCPU = 345 };
 #define PAUSE() __asm__ volatile("yield")
 #else
 #error "no standalone runtime for this architecture"
@@ -25,7 +25,7 @@ enum { SYS_FUTEX = 240 };
 
 enum { FUTEX_WAIT_PRIVATE = 128, FUTEX_WAKE_PRIVATE = 129, CLOCK_MONOTONIC_ = 1 };
 enum { POLLS = 64 }; /* between two looks at the clock */
-enum { MAX_THREADS = 256, MAX_CORES = 4096 };
+enum { MAX_THREADS = 256, MAX_CORES = 4096, WORD_BITS = 8 * sizeof(unsigned long), WORDS = MAX_CORES / WORD_BITS };
 
 /* TVM's interface of parallel kernels, see tvm/runtime/c_backend_api.h. */
 typedef struct {
@@ -45,6 +45,7 @@ typedef struct et_worker {
 struct et_pool {
   int threads, started;
   int process; /* whose threads these are: a fork's child has none of them */
+  unsigned creators_core;
   uint64_t spin_ns;
   size_t workspace_bytes;
   const int32_t *cores;
@@ -100,12 +101,34 @@ static int work(et_pool *pool, int index) {
 
 static void restrict_to_cores(const et_pool *pool) {
   if (pool->num_cores == 0) return;
-  unsigned long mask[MAX_CORES / (8 * sizeof(unsigned long))] = {0};
-  for (int i = 0; i < pool->num_cores; i++) {
-    unsigned core = (unsigned)pool->cores[i];
-    mask[core / (8 * sizeof mask[0])] |= 1ul << core % (8 * sizeof mask[0]);
-  }
+  unsigned long mask[WORDS] = {0};
+  for (int i = 0; i < pool->num_cores; i++) mask[pool->cores[i] / WORD_BITS] |= 1ul << pool->cores[i] % WORD_BITS;
   sched_setaffinity(0, sizeof mask, mask);
+}
+
+static unsigned this_core(void) {
+  unsigned core = MAX_CORES;
+  syscall(SYS_GETCPU, &core, NULL, NULL);
+  return core;
+}
+
+/* Systems start a thread on its creator's core, and may leave it there for several milliseconds though others idle.
+ * Only where it starts is said here: where it runs from then on is theirs to choose. */
+static void leave_creators_core(const et_pool *pool) {
+  unsigned core = pool->creators_core;
+  unsigned long mask[WORDS] = {0}, others = 0;
+  if (core >= MAX_CORES || this_core() != core || syscall(SYS_GETAFFINITY, 0L, sizeof mask, mask) <= 0) return;
+  unsigned long *word = &mask[core / WORD_BITS], bit = 1ul << core % WORD_BITS;
+  *word &= ~bit;
+  for (int i = 0; i < WORDS; i++) others |= mask[i];
+  if (others == 0 || sched_setaffinity(0, sizeof mask, mask) != 0) return;
+  *word |= bit;
+  sched_setaffinity(0, sizeof mask, mask);
+}
+
+static void finish(et_pool *pool) {
+  if (atomic_fetch_sub(&pool->pending, 1) == 1 && atomic_load(&pool->caller_sleeps))
+    syscall(SYS_FUTEX, &pool->pending, FUTEX_WAKE_PRIVATE, 1);
 }
 
 static void *serve(void *argument) {
@@ -114,6 +137,8 @@ static void *serve(void *argument) {
   uint32_t seen = 0;
   pthread_setspecific(key, self);
   restrict_to_cores(pool);
+  leave_creators_core(pool);
+  finish(pool);
   for (;;) {
     while (unchanged(&pool->generation, seen, pool->spin_ns)) {
       atomic_fetch_add(&pool->sleeping, 1);
@@ -123,8 +148,7 @@ static void *serve(void *argument) {
     if (atomic_load(&pool->stop)) return NULL;
     seen++;
     if (work(pool, self->index) != 0) atomic_store(&pool->failed, 1);
-    if (atomic_fetch_sub(&pool->pending, 1) == 1 && atomic_load(&pool->caller_sleeps))
-      syscall(SYS_FUTEX, &pool->pending, FUTEX_WAKE_PRIVATE, 1);
+    finish(pool);
   }
 }
 
@@ -203,14 +227,21 @@ void TVMFFIErrorSetRaisedFromCStrParts(const char *kind, const char **parts, int
   if (self != NULL && self->index == 0) et_fail(self->pool->error, EDGETUNE_ERROR_KERNEL, message);
 }
 
-/* Start the threads of this process; where it gives fewer, the others take their tasks. The number that it gives. */
+/* Start the threads of this process, and wait until they are where they run; where it gives fewer, the others take
+ * their tasks. The number that it gives. */
 static int start_threads(et_pool *pool) {
   pool->process = getpid();
   pool->started = 1;
+  pool->creators_core = this_core();
   for (int i = 1; i < pool->threads; i++) {
-    if (pthread_create(&pool->workers[i].thread, NULL, serve, &pool->workers[i]) != 0) break;
+    atomic_fetch_add(&pool->pending, 1);
+    if (pthread_create(&pool->workers[i].thread, NULL, serve, &pool->workers[i]) != 0) {
+      atomic_fetch_sub(&pool->pending, 1);
+      break;
+    }
     pool->started = i + 1;
   }
+  wait_for_workers(pool);
   return pool->started;
 }
 
