@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from edgetune.cpu import architecture
 from edgetune.errors import OutputError, ToolchainError
+from edgetune.ndk import find_ndk
 
 if TYPE_CHECKING:
     from edgetune.targets import Target
@@ -76,7 +77,8 @@ def link_shared(
     """Link relocatable objects into a shared library, replacing ``output`` in one step.
 
     The library names the C library's libm among its needs, so that ``expf`` and the like
-    resolve wherever it is loaded. Other undefined symbols are left to the loading process.
+    resolve wherever it is loaded. Other undefined symbols are left to the loading process. For Android, the NDK
+    serves where the environment names one (``ndk.py``).
 
     Args:
         objects: ELF ``.o`` files, as paths or as their bytes.
@@ -98,7 +100,11 @@ def link_shared(
     if not objects:
         raise ValueError("link_shared needs at least one object")
     arch = _known_architecture(mtriple)
-    linker = find_linker(arch)
+    ndk = find_ndk(arch) if "android" in mtriple else None
+    linker = find_linker(arch) if ndk is None else Linker((str(ndk.linker),))
+    needed = _needed(mtriple, arch, exports is not None)
+    # What the NDK's libraries lack, no Android has; only a library that stands alone needs nothing else.
+    complete = ["-z", "defs"] if ndk is not None and exports is not None and not beside else []
     try:
         with tempfile.TemporaryDirectory(prefix=".edgetune-link-", dir=output.parent) as folder:
             work = Path(folder)
@@ -108,12 +114,13 @@ def link_shared(
             page = () if page_size_bytes is None else ("-z", f"max-page-size={page_size_bytes}")
             command = [
                 *_base_command(linker, arch),
-                *linker.options(*_COMMON_OPTIONS, *page, *_hiding(exports, work)),
+                *linker.options(*_COMMON_OPTIONS, *page, *complete, *_hiding(exports, work)),
                 *linker.options(*(["-Bsymbolic"] if aliases or exports else [])),
                 *linker.options(*(f"--defsym={name}={meant}" for name, meant in (aliases or {}).items())),
                 *linker.options(*(["-rpath", "$ORIGIN"] if beside else []), "--no-as-needed"),
                 *_as_files(objects, work),
-                *_stubs(linker, arch, (*beside, *_needed(mtriple, arch, exports is not None)), work),
+                *_stubs(linker, arch, beside if ndk else (*beside, *needed), work),
+                *(str(ndk.libraries / name) for name in needed if ndk is not None),
                 "-o",
                 str(linked),
             ]
