@@ -67,8 +67,9 @@ def _speed(rows: Sequence[Row]) -> str:
     lines, ratios = [], []
     for row in rows:
         own, other = _ms(row, "edgetune"), _ms(row, "onnxruntime")
-        if other is not None:
-            ratios.append(other / own)
+        speedup = None if own is None or other is None else other / own
+        if speedup is not None:
+            ratios.append(speedup)
         lines.append(
             [
                 f"{row['model']} ({row['shape']})",
@@ -78,7 +79,7 @@ def _speed(rows: Sequence[Row]) -> str:
                 _short(row["untuned_ms"]),
                 _short(own),
                 _short(other),
-                "-" if other is None else f"**{other / own:.2f}**",
+                "-" if speedup is None else f"**{speedup:.2f}**",
                 f"{row['drift']:.0%}",
             ]
         )
@@ -118,12 +119,18 @@ def _means(rows: Sequence[Row], names: Sequence[str]) -> str:
         if ratios:
             least = min(ratios)
             sentences.append(f"{LABELS[name]} {_mean(ratios):.2f} (least {least:.2f}, of {len(ratios)})")
-    first = sum(_ms(row, "edgetune") <= min(filter(None, (_ms(row, n) for n in names))) for row in rows)
+    first = sum(_is_first(row, names) for row in rows)
+    beside = f"{', '.join(sentences)}. " if sentences else "none to compare. "
     return (
         f"Geometric means of a runtime's latency over edgetune's, with the least and the number of models: "
-        f"{', '.join(sentences)}. edgetune is the fastest on "
+        f"{beside}edgetune is the fastest on "
         f"{first} of {len(rows)} models. Times in brackets are of outputs that differ by more than {WRONG:.0%}."
     )
+
+
+def _is_first(row: Row, names: Sequence[str]) -> bool:
+    own = _ms(row, "edgetune")
+    return own is not None and own <= min(filter(None, (_ms(row, name) for name in names)))
 
 
 def _errors(rows: Sequence[Row], names: Sequence[str]) -> str:
@@ -141,7 +148,7 @@ def _roofline(rows: Sequence[Row]) -> str:
     """The model's own operations per second beside the peak; least time of all kernels beside the latency."""
     lines = []
     for row in rows:
-        profile, own = row["profile"], _ms(row, "edgetune")
+        profile, own = row["profile"], float(row["sides"]["edgetune"]["median_ms"])
         machine = profile["machine"]
         gflops = row["flops"] / own / 1e6
         least_ms = sum(kernel["roofline"] * kernel["time_us"] for kernel in profile["kernels"]) / 1e3
