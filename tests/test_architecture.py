@@ -36,7 +36,7 @@ LAYERS = [
     {"cuda"},
     {"toolchain", "tvm_runtime"},
     {"targets"},
-    {"config", "request", "results", "cpu", "machine", "metaschedule", "versions", "atomic", "elf"},
+    {"config", "request", "results", "cpu", "machine", "metaschedule", "versions", "atomic", "elf", "ndk"},
     {"resources"},
     {"records"},
     {"narrow", "sizes", "tolerances"},
