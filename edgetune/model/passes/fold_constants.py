@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import onnx
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, numpy_helper
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto, numpy_helper
 
 from edgetune.errors import ModelError
 from edgetune.model import graphs, interface, limits, shapes
@@ -165,9 +165,11 @@ def _evaluate(
         if held + sum(filter(None, made)) > limits.MOST_FOLDED_BYTES:
             continue
         needs = {name for name in [*node.input, *graphs.captured(node)] if name}
-        single = (
-            _run(model, [node], {**values, **result}) if _available(model, needs, values | result) else None
-        )
+        known = {**values, **result}
+        single = None
+        if _available(model, needs, known):
+            # ONNX Runtime's shape inference looks at constants, and is stricter than its kernels: a Range takes [6] as 6.
+            single = _run(model, [node], known) or _run(model, [node], known, as_inputs=True)
         if single is not None and sum(value.nbytes for value in single.values()) <= limits.MOST_FOLDED_BYTES:
             result |= single
     return result
@@ -184,24 +186,34 @@ def _available(model: ModelProto, names: set[str], values: Arrays) -> bool:
     return names <= {tensor.name for tensor in model.graph.initializer} | set(values)
 
 
-def _run(model: ModelProto, nodes: list[NodeProto], values: Arrays) -> Arrays | None:
+def _run(
+    model: ModelProto, nodes: list[NodeProto], values: Arrays, *, as_inputs: bool = False
+) -> Arrays | None:
     if not nodes:
         return {}
     needed = {name for node in nodes for name in [*node.input, *graphs.captured(node)] if name}
     made = [name for node in nodes for name in node.output if name]
     tensors: list[TensorProto] = [tensor for tensor in model.graph.initializer if tensor.name in needed]
-    tensors += [numpy_helper.from_array(value, name) for name, value in values.items() if name in needed]
+    read = {name: value for name, value in values.items() if name in needed}
+    feeds = read if as_inputs else {}
+    tensors += [numpy_helper.from_array(value, name) for name, value in read.items() if name not in feeds]
+    inputs = [_value_info(name, value) for name, value in feeds.items()]
     graph = onnx.helper.make_graph(
-        nodes, "constants", [], [onnx.ValueInfoProto(name=name) for name in made], tensors
+        nodes, "constants", inputs, [ValueInfoProto(name=name) for name in made], tensors
     )
     part = onnx.helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
     try:
-        outputs = Session(part, optimize=False).run({})
+        outputs = Session(part, optimize=False).run(feeds)
     except ModelError:
         return None
     if any(value.dtype == object for value in outputs.values()):
         return None  # strings, sequences
     return outputs
+
+
+def _value_info(name: str, value: np.ndarray) -> ValueInfoProto:
+    elem_type = onnx.helper.np_dtype_to_tensor_dtype(value.dtype)
+    return onnx.helper.make_tensor_value_info(name, elem_type, value.shape)
 
 
 def _drop_unread(graph: GraphProto, read: Mapping[str, int]) -> None:

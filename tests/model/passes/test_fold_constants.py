@@ -172,3 +172,15 @@ def test_what_a_recurrent_cell_reads_stays() -> None:
     )
     assert not fold_constants(model).changed
     np.testing.assert_array_equal(prepare(model).reference_outputs["y"], np.zeros((1, 2, 2)))
+
+
+def test_a_size_of_one_element_is_taken_where_a_scalar_is_meant() -> None:
+    """ONNX Runtime's shape inference refuses a constant [6] in Range, its kernel takes it: so does AffineGrid's body."""
+    model = model_of(
+        """s = Shape(x) one = Constant<value_ints = [1]>() n = Gather(s, one)
+        zero = Constant<value_int = 0>() step = Constant<value_int = 1>()
+        r = Range(zero, n, step) f = Cast<to = 1>(r) y = Add(x, f)"""
+    )
+    folded = fold_constants(model).model
+    assert operators(folded) == ["Add"]
+    assert numpy_helper.to_array(folded.graph.initializer[0]).tolist() == [0.0, 1.0, 2.0]
