@@ -168,7 +168,7 @@ def _evaluate(
         known = {**values, **result}
         single = None
         if _available(model, needs, known):
-            # ONNX Runtime's shape inference looks at constants, and is stricter than its kernels: a Range takes [6] as 6.
+            # Shape inference looks at constants, and is stricter than kernels are: a Range takes [6] as 6.
             single = _run(model, [node], known) or _run(model, [node], known, as_inputs=True)
         if single is not None and sum(value.nbytes for value in single.values()) <= limits.MOST_FOLDED_BYTES:
             result |= single

@@ -175,7 +175,7 @@ def test_what_a_recurrent_cell_reads_stays() -> None:
 
 
 def test_a_size_of_one_element_is_taken_where_a_scalar_is_meant() -> None:
-    """ONNX Runtime's shape inference refuses a constant [6] in Range, its kernel takes it: so does AffineGrid's body."""
+    """ONNX Runtime's shape inference refuses a constant [6] in Range, its kernel takes it: AffineGrid's body."""
     model = model_of(
         """s = Shape(x) one = Constant<value_ints = [1]>() n = Gather(s, one)
         zero = Constant<value_int = 0>() step = Constant<value_int = 1>()
