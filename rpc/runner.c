@@ -207,6 +207,56 @@ static int load_module(void* self, const TVMFFIAny* args, int32_t count, TVMFFIA
   return ffi_call(global_function("ffi.ModuleLoadFromFile"), &argument, 1, result);
 }
 
+/* The bytes of an argument, in any of the forms that tvm-ffi passes. */
+static int data_of(const TVMFFIAny* any, const char** data, size_t* length) {
+  const TVMFFIByteArray* bytes = NULL;
+  switch (any->type_index) {
+    case kTVMFFIByteArrayPtr:
+      bytes = (const TVMFFIByteArray*)any->v_ptr;
+      break;
+    case kTVMFFIBytes:
+      bytes = (const TVMFFIByteArray*)((const char*)any->v_obj + sizeof(TVMFFIObject));
+      break;
+    case kTVMFFISmallBytes:
+      *data = any->v_bytes;
+      *length = any->small_str_len;
+      return 0;
+    default:
+      return -1;
+  }
+  *data = bytes->data;
+  *length = bytes->size;
+  return 0;
+}
+
+/* In place of TVM's, which says nothing where the disk is full: a library of which a part is missing crashes. */
+static int upload(void* self, const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
+  (void)self;
+  char path[PATH_MAX], message[PATH_MAX + 128];
+  const char* data = NULL;
+  size_t length = 0;
+  if (path_of(args, count, path, sizeof path) != 0) return -1;
+  if (count < 2 || data_of(&args[1], &data, &length) != 0) {
+    ffi_raise("TypeError", "bytes are needed");
+    return -1;
+  }
+  FILE* file = fopen(path, "wb");
+  int complete = file != NULL && fwrite(data, 1, length, file) == length;
+  int why = errno;
+  if (file != NULL && fclose(file) != 0 && complete) {
+    complete = 0;
+    why = errno;
+  }
+  if (!complete) {
+    unlink(path);
+    snprintf(message, sizeof message, "the file cannot be stored: %s", strerror(why));
+    ffi_raise("OSError", message);
+    return -1;
+  }
+  memset(result, 0, sizeof *result);
+  return 0;
+}
+
 static int peak_memory_bytes(void* self, const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
   (void)self, (void)args, (void)count;
   long long kilobytes = 0;
@@ -239,6 +289,7 @@ static void serve_child(int connection, const char* folder) {
 #else
   load_tvm(folder);
   register_function("tvm.rpc.server.workpath", workpath);
+  register_function("tvm.rpc.server.upload", upload);
   register_function("tvm.rpc.server.load_module", load_module);
   register_function("edgetune.peak_memory_bytes", peak_memory_bytes);
   TVMFFIAny argument, result;

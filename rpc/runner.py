@@ -229,7 +229,11 @@ def _session(connection: socket.socket, folder: str, parent: int) -> None:
         def workpath(name: str) -> str:
             return os.path.join(folder, os.path.basename(name))
 
+        def upload(name: str, data: bytes) -> None:
+            store(workpath(name), data)
+
         tvm_ffi.register_global_func("tvm.rpc.server.workpath", workpath, override=True)
+        tvm_ffi.register_global_func("tvm.rpc.server.upload", upload, override=True)
         tvm_ffi.register_global_func(
             "tvm.rpc.server.load_module", lambda name: load_module(workpath(name)), override=True
         )
@@ -253,6 +257,21 @@ def load_gpu_runtime() -> None:
     for path in ("/usr/local/cuda/lib64/libcudart.so.13", library):
         with contextlib.suppress(OSError):  # no such file, or no libcuda or libcudart
             ctypes.CDLL(path, ctypes.RTLD_GLOBAL)
+
+
+def store(path: str, data: bytes) -> None:
+    """Write a file of the session, in place of TVM's function, which says nothing where the disk is full.
+
+    Raises:
+        OSError: it cannot be written; nothing of it is left. A library of which a part is missing would crash.
+    """
+    try:
+        with open(path, "wb") as file:
+            file.write(data)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+        raise OSError(f"the file cannot be stored: {error.strerror}") from error
 
 
 def peak_memory_bytes() -> int:

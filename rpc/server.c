@@ -304,10 +304,15 @@ static int upload(Value* values, int count) {
   if (path_of(values, count, path, sizeof path) != 0) return -1;
   if (count < 2 || !is_text(&values[1])) return fail(path, "upload wants bytes");
   FILE* file = fopen(path, "wb");
-  if (file == NULL) return fail(path, strerror(errno));
-  int complete = fwrite(values[1].text, 1, (size_t)values[1].length, file) == values[1].length;
-  complete &= fclose(file) == 0;
-  return complete ? give_nothing() : fail(path, strerror(errno));
+  int complete = file != NULL && fwrite(values[1].text, 1, (size_t)values[1].length, file) == values[1].length;
+  int why = errno;
+  if (file != NULL && fclose(file) != 0 && complete) {
+    complete = 0;
+    why = errno;
+  }
+  if (complete) return give_nothing();
+  unlink(path);
+  return fail("the file cannot be stored", strerror(why));
 }
 
 static int remove_file(Value* values, int count) {

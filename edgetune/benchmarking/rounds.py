@@ -12,15 +12,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from edgetune.benchmarking.differences import with_errors
 from edgetune.benchmarking.fixed_work import FixedWork, drift
 from edgetune.benchmarking.on_device import benchmark_on_device
 from edgetune.benchmarking.results import BenchmarkResult, SideResult
@@ -35,7 +33,6 @@ from edgetune.sides.base import SideSpec
 from edgetune.sides.device_side import is_remote, open_for
 from edgetune.sides.files import Model, side_files
 from edgetune.sides.process import SideProcess
-from edgetune.tolerances import absolute_errors, largest_value
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +72,8 @@ def benchmark(
             one that is not installed or cannot take the model is left out, with its reason in ``refused``.
         threads: threads of all sides, the bundle's own number by default.
         device: where to run, by name or a device that is at hand; this machine by default. On another machine
-            the bundle runs alone, whatever ``against`` says: what runs here cannot be compared with it.
+            ONNX Runtime alone runs beside the bundle, in that machine's own Python, and where that has none the
+            bundle runs alone: what runs here cannot be compared with it. The reason is in ``refused``.
         model: the ONNX model for the other side, in place of the one in the bundle.
         inputs: a ``.npz`` file or arrays by name; the recorded ones by default.
         shapes: of the recorded inputs, for a bundle of several sizes; its largest by default.
@@ -96,17 +94,17 @@ def benchmark(
     for name, number in (("threads", threads), ("rounds", rounds), ("runs", runs)):
         if number is not None and number < 1:
             raise UsageError(f"{name}={number} is too few; give 1 or more")
+    several = against is not None and not isinstance(against, str)
+    wanted = ((against,) if isinstance(against, str) else against) or ()
     opened = open_for(bundle, device)
     chosen = choose_inputs(opened, inputs, shapes=shapes)
     if device is not None and is_remote(device):
         return benchmark_on_device(
-            opened, chosen, device, threads, rounds, runs, progress, cluster, fix_clocks
+            opened, chosen, device, threads, rounds, runs, progress, cluster, fix_clocks, wanted, model
         )
     check_loadable(opened)
     here = device if isinstance(device, Device) else open_device(None, 1, cpus_of(None, cluster))
     count = min(threads or opened.manifest.threads, len(here.cpus or usable_cpus()))
-    several = against is not None and not isinstance(against, str)
-    wanted = ((against,) if isinstance(against, str) else against) or ()
     refused: dict[str, str] = {}
     with side_files(opened, model, chosen) as files, contextlib.ExitStack() as stack:
         around = stack.enter_context(surroundings(here, fix_clocks))
@@ -127,7 +125,7 @@ def benchmark(
             name: SideResult.of(side.version, rounds_ms, side.load_s, side.memory_bytes())
             for (name, side), rounds_ms in zip(sides.items(), times_ms, strict=True)
         }
-        results = _with_errors(results, sides)
+        results = with_errors(results, sides)
         power_w = around.watts(
             {name: functools.partial(side.run, 1, POWER_S) for name, side in sides.items()}
         )
@@ -153,38 +151,6 @@ def _opened(spec: SideSpec, stack: contextlib.ExitStack) -> SideProcess:
         side.run(1)
         stack.push(trial.pop_all())
     return side
-
-
-def _with_errors(
-    results: Mapping[str, SideResult], sides: Mapping[str, SideProcess]
-) -> dict[str, SideResult]:
-    """The results with every side's difference from ONNX Runtime's outputs, where that ran."""
-    if "onnxruntime" not in sides:
-        return dict(results)
-    expected = sides["onnxruntime"].outputs()
-    return {
-        name: replace(result, error=largest_error(expected, sides[name].outputs()))
-        for name, result in results.items()
-    }
-
-
-def largest_error(expected: Mapping[str, np.ndarray], actual: Mapping[str, np.ndarray]) -> float:
-    """The largest difference of any output, as a part of that output's largest absolute value.
-
-    Args:
-        expected: the outputs of the reference, by name.
-        actual: those of another runtime, in the same or another shape of as many values: some leave out
-            dimensions of size one. Infinite where one is missing, or holds NaN where the reference does not.
-    """
-    worst = 0.0
-    for name, values in expected.items():
-        other = actual.get(name)
-        if other is None or other.size != values.size:
-            return math.inf
-        error = float(absolute_errors(values, other.reshape(values.shape)).max(initial=0.0))
-        scale = largest_value(values)
-        worst = max(worst, error / scale if scale else error)
-    return worst
 
 
 def _take_turns(

@@ -61,7 +61,8 @@ def benchmark(
     arrays. Where the device has sensors of power, each side runs for a second and a half more for the
     energy of one run. Speedup is the other side's median divided by the bundle's: above 1, the bundle is faster.
     Other runtimes than ONNX Runtime come with "pip install 'edgetune[peers]'"; of several sides, one
-    that is missing or cannot take the model is left out, with its reason.
+    that is missing or cannot take the model is left out, with its reason. With --device, ONNX Runtime runs there
+    too, where the device's Python has it (see --python of 'edgetune devices add'); else the bundle runs alone.
     """
     from edgetune.benchmarking.rounds import benchmark as stage
     from edgetune.config import load_settings
@@ -86,11 +87,6 @@ def benchmark(
         out.note(f"note: {note}")
     for name, reason in result.refused.items():
         out.note(f"note: {name} did not run: {reason}")
-    if not alone and not result.others and not result.refused:
-        out.note(
-            f"note: the bundle ran alone: {', '.join(names)} does not run on device '{settings.device}', and "
-            "what runs here cannot be compared with it"
-        )
     if result.drift > _NOTABLE_DRIFT:
         out.note(
             f"note: the machine's own speed changed by {result.drift:.0%} between rounds; stop other "

@@ -51,6 +51,14 @@ def add(
             "Accept an unknown host key with this fingerprint, which you have compared on the device.",
         ),
     ] = None,
+    python: Annotated[
+        str | None,
+        option(
+            "--python",
+            "PATH",
+            "The device's Python that has ONNX Runtime, for 'benchmark' to run it there.  [default: python3]",
+        ),
+    ] = None,
 ) -> None:
     """Add a device: connect, see what it is, and put the runner onto it.
 
@@ -64,7 +72,7 @@ def add(
 
     address = parse_address(url, jump, identity, known_hosts)
     out.note(f"connecting to {address}, and putting the runner onto it unless it is there")
-    found = add_device(name, address, ask_user(), host_key)
+    found = add_device(name, address, ask_user(), host_key, python)
     for note in found.notes:
         out.note(f"note: {note}")
     payload = {"name": name, "url": str(address), **_fields(found)}

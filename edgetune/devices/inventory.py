@@ -26,7 +26,8 @@ def open_device(name: str | None, threads: int, cpus: tuple[int, ...] = ()) -> D
     """
     if name in (None, LOCAL):
         return local_device(threads, cpus)
-    return remote_device(str(name), find(str(name)).address, threads, ask_user(), cpus)
+    entry = find(str(name))
+    return remote_device(str(name), entry.address, threads, ask_user(), cpus, entry.python)
 
 
 def cpus_of(name: str | None, cluster: str | None) -> tuple[int, ...]:

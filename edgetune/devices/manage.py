@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from contextlib import closing
 
 from edgetune.cpu import missing_features
@@ -15,12 +16,21 @@ from edgetune.devices.link import Link
 from edgetune.devices.probe import Probe, probe
 from edgetune.devices.registry import NAME_PATTERN, Entry, find, forget, load_registry, store
 from edgetune.devices.remote import connect
+from edgetune.devices.transport import PYTHON
 from edgetune.errors import DeviceError, UsageError
 from edgetune.targets import Target
 from edgetune.targets.remote import remote_target
 
+_PYTHON_TIMEOUT_S = 120.0
 
-def add_device(name: str, address: Address, ask: Ask | None = None, host_key: str | None = None) -> Probe:
+
+def add_device(
+    name: str,
+    address: Address,
+    ask: Ask | None = None,
+    host_key: str | None = None,
+    python: str | None = None,
+) -> Probe:
     """Connect to a device, put the runner onto it, and add it to the list.
 
     Args:
@@ -29,6 +39,7 @@ def add_device(name: str, address: Address, ask: Ask | None = None, host_key: st
         ask: how to ask for a password; None where nobody can be asked.
         host_key: fingerprint (``SHA256:...``) that the user has compared; an unknown host key that has it is
             added to the known ones.
+        python: a Python there that has ONNX Runtime; by default ``python3``, which need not have it.
 
     Raises:
         UsageError: the name cannot be one, or is taken.
@@ -45,8 +56,13 @@ def add_device(name: str, address: Address, ask: Ask | None = None, host_key: st
         )
     with closing(_trusting(address, ask, host_key)) as link:
         found = probe(link)
+        if python is not None:
+            _check_python(link, python)
         deploy(link, found)
-    store(name, Entry(address=address, description=found.summary(), arch=found.arch))
+    store(
+        name,
+        Entry(address=address, description=found.summary(), arch=found.arch, python=python or PYTHON),
+    )
     return found
 
 
@@ -111,6 +127,15 @@ def check_target(target: Target, name: str, found: Probe) -> None:
         raise DeviceError(
             f"Target {target.name} runs on {target.threads} threads, device '{name}' has {len(found.cpus)} CPUs for "
             f"them. Give --threads {found.cores}."
+        )
+
+
+def _check_python(link: Link, python: str) -> None:
+    done = link.run(f"{shlex.quote(python)} -c 'import onnxruntime'", timeout_s=_PYTHON_TIMEOUT_S)
+    if done.code != 0:
+        raise DeviceError(
+            f"{python} on {link.address} does not import onnxruntime: {done.complaint}. Install it there with "
+            f"`{python} -m pip install onnxruntime`, or name another Python, by its whole path."
         )
 
 

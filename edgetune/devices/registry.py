@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from edgetune.atomic import replacing
 from edgetune.devices.address import Address
+from edgetune.devices.transport import PYTHON
 from edgetune.errors import DeviceError, did_you_mean
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._+-]*$"
@@ -28,6 +29,7 @@ class Entry(BaseModel):
         address: how it is reached.
         description: what it was when it was added, for people.
         arch: its architecture then, one of ``cpu.ARCHITECTURES``.
+        python: its Python, for what runs in one.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -35,6 +37,7 @@ class Entry(BaseModel):
     address: Address
     description: str = ""
     arch: str = ""
+    python: str = PYTHON
 
 
 class Registry(BaseModel):

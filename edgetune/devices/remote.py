@@ -12,7 +12,7 @@ from edgetune.devices.link import Link
 from edgetune.devices.probe import Probe, probe
 from edgetune.devices.server import Server
 from edgetune.devices.tracked import TrackedTransport
-from edgetune.devices.transport import Device
+from edgetune.devices.transport import PYTHON, Device
 
 _known_secrets: dict[str, Secrets] = {}
 """What the user was asked for in this process, by address."""
@@ -28,7 +28,12 @@ def connect(address: Address, ask: Ask | None = None) -> Link:
 
 
 def remote_device(
-    name: str, address: Address, threads: int, ask: Ask | None = None, cpus: tuple[int, ...] = ()
+    name: str,
+    address: Address,
+    threads: int,
+    ask: Ask | None = None,
+    cpus: tuple[int, ...] = (),
+    python: str = PYTHON,
 ) -> Device:
     """Return a device that is reached over a link; its kernels run on ``threads`` threads, on ``cpus`` if any."""
     transport = RemoteTransport(name, address, threads, ask, cpus)
@@ -40,6 +45,7 @@ def remote_device(
         prober=transport.probe,
         linker=lambda: connect(address, ask),
         cpus=cpus,
+        python=python,
     )
 
 

@@ -26,6 +26,8 @@ from edgetune.errors import DeviceError, EdgetuneError, last_line
 if TYPE_CHECKING:
     import tvm
 
+_NOT_STORED = "the file cannot be stored"
+"""What every runner says before the reason."""
 _connecting: dict[tuple[str, int], threading.Lock] = {}
 """One connection at a time to each address: a new one is told by being the only new one."""
 
@@ -92,11 +94,20 @@ class Session:
         """Store a file in the session's folder on the device.
 
         Raises:
-            DeviceError: it is a library that the device cannot load.
+            DeviceError: it is a library that the device cannot load, or the device has no room for it.
         """
         if data[:4] == MAGIC and not self.device.shares_host:
             check_library(name, data, self.device.name, self.device.probe(), self._sent)
-        self.rpc.upload(bytearray(data), name)
+        try:
+            self.rpc.upload(bytearray(data), name)
+        except Exception as error:
+            _, stored, reason = last_line(error).partition(_NOT_STORED)
+            if not stored:
+                raise
+            raise DeviceError(
+                f"Device '{self.device.name}' cannot store {name} ({len(data)} bytes){reason}. Free some space there, "
+                "on the file system of edgetune's folder."
+            ) from error
         self._sent.add(name)
 
     def load(self, name: str) -> tvm.runtime.Module:

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from edgetune.devices.probe import Probe
 
 
+PYTHON = "python3"
+"""What the Python of a device is called, unless the user says otherwise."""
+
+
 @dataclass(frozen=True)
 class Endpoint:
     """Where a device can be leased: the tracker's address as seen from here, and the device's key."""
@@ -91,6 +95,7 @@ class Device:
         threads: how many threads kernels run on. cpus: on which CPUs; any, where none are named.
         prober: asks the machine what it is.
         linker: opens a connection that runs commands on the machine, this one too.
+        python: the machine's Python, which may have ONNX Runtime.
     """
 
     name: str
@@ -100,6 +105,7 @@ class Device:
     prober: Callable[[], Probe] | None = None
     linker: Callable[[], Link] | None = None
     cpus: tuple[int, ...] = ()
+    python: str = PYTHON
 
     def probe(self) -> Probe:
         """Return what the machine says of itself.

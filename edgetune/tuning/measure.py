@@ -9,7 +9,6 @@ Only functions that every TVM RPC server has are used, so the device's runner ne
 
 from __future__ import annotations
 
-import contextlib
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -135,10 +134,10 @@ class DeviceMeasurer:
         timed_out = False
         while True:
             session = self._ready()
-            stage, name = Stage.LOAD, self._new_name()
+            stage = Stage.LOAD
             try:
                 with session.deadline(self._options.load_timeout_s, "loading the candidate"):
-                    module = self._load(session, name, artifact.library)
+                    module = self._load(session, self._new_name(), artifact.library)
                     run = module[ENTRY]
                 stage = Stage.RUN
                 return self._timed(session, module, run, best_s)
@@ -155,9 +154,11 @@ class DeviceMeasurer:
                     raise self._lost(error) from error
                 return Failure(stage, FailureKind.CRASH, str(error))
             except SessionError as error:
-                if stage is Stage.LOAD:
-                    self._check_stored(session, name, artifact.library)
                 return Failure(stage, FailureKind.ERROR, str(error))
+            except DeviceError:
+                # No room for the candidate, say: what the session has stored there goes with it.
+                self._forget()
+                raise
 
     def settle(self) -> float:
         """Return the fixed kernel's median seconds, as soon as heat does not slow it down, or waiting is over."""
@@ -202,22 +203,6 @@ class DeviceMeasurer:
         module = session.load(name)
         session.remove(name)
         return module
-
-    def _check_stored(self, session: Session, name: str, library: bytes) -> None:
-        """Check that a library that does not load has arrived whole: a full disk is not the candidate's fault."""
-        stored = b""
-        with (
-            contextlib.suppress(SessionError),
-            session.deadline(self._options.load_timeout_s, "reading it back"),
-        ):
-            stored = session.download(name)
-            session.remove(name)
-        if stored != library:
-            self._forget()
-            raise DeviceError(
-                f"Device '{self._device.name}' kept {len(stored)} of {len(library)} bytes of a library that was sent "
-                "to it. Is its disk full? Free some space there."
-            )
 
     def _lost(self, error: SessionError) -> DeviceLostError:
         return DeviceLostError(

@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from edgetune.benchmarking.differences import largest_error
 from edgetune.benchmarking.fixed_work import FixedWork, drift
 from edgetune.benchmarking.results import BenchmarkResult, SideResult
-from edgetune.benchmarking.rounds import benchmark, largest_error
+from edgetune.benchmarking.rounds import benchmark
 from edgetune.errors import BundleError, DeviceError, UsageError
 from edgetune.machine import usable_cpus
 

@@ -84,7 +84,6 @@ def test_the_whole_way(sshd, run_cli, bundle, tmp_path):
     code, out, err = run_cli("benchmark", str(bundle), "--device", "board", "--rounds", "2", "--json")
     assert code == 0, err
     assert json.loads(out)["edgetune"]["median_ms"] > 0
-    assert json.loads(out)["against"] is None, "what runs here must not be compared with what runs there"
 
     ours = tmp_path / "ours.npz"
     theirs = tmp_path / "theirs.npz"
