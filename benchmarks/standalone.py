@@ -2,10 +2,12 @@
 
     python benchmarks/standalone.py prepare ppocr-cls WORK    # compiles both bundles, with default schedules
     python benchmarks/standalone.py measure WORK...           # on a machine that does nothing else
+    python benchmarks/standalone.py overhead WORK...          # what the virtual machine costs; likewise
     python benchmarks/standalone.py sizes WHEEL...            # native code in wheels of other runtimes
 
-Every side runs in processes of its own, in alternation. A load ends with the first result and begins when
-Python, NumPy and the code of the side (not its native libraries) are imported.
+Every side runs in processes of its own, in alternation. A load ends with the first result and begins when Python, NumPy
+and the code of the side (not its native libraries) are imported. ``overhead`` has one process each for a standalone
+library and for the same kernels in TVM's virtual machine, on one thread; one waits asleep while the other runs.
 """
 
 from __future__ import annotations
@@ -13,12 +15,14 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import multiprocessing
 import os
 import statistics
 import subprocess
 import sys
 import time
 import zipfile
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 BUNDLES = ("standalone", "vm")
@@ -27,6 +31,8 @@ SIDES = ("standalone", "unread", "vm", "onnxruntime")
 ROUNDS = 5
 RUNS = 300
 WARM_UP_RUNS = 50
+OVERHEAD_ROUNDS = 15
+OVERHEAD_ROUND_S = 0.15
 
 
 def prepare(name: str, work: Path) -> None:
@@ -66,6 +72,55 @@ def measure(works: list[Path]) -> None:
         print(f"\n| native code of a side, without weights: {work.name} | KB |\n|---|--:|")
         for label, paths in native(work).items():
             print(f"| {label} | {sum(path.stat().st_size for path in paths) / 1000:.0f} |")
+
+
+def overhead(works: list[Path]) -> None:
+    """Print what the virtual machine costs, of each model and for each of its kernels."""
+    print(f"{cpu_name()}; one thread, medians of {OVERHEAD_ROUNDS} rounds in alternation\n")
+    print("| model | kernels | standalone, us | TVM's virtual machine, us | gain, us | a kernel, us |")
+    print("|---|--:|--:|--:|--:|--:|")
+    context = multiprocessing.get_context("spawn")
+    for work in works:
+        ends = {}
+        for side in BUNDLES:
+            ends[side], theirs = context.Pipe()
+            context.Process(target=serve_rounds, args=(work / side, theirs), daemon=True).start()
+        kernels = ends["standalone"].recv()
+        ends["vm"].recv()
+        rounds: dict[str, list[float]] = {side: [] for side in BUNDLES}
+        for number in range(OVERHEAD_ROUNDS):
+            for side in BUNDLES if number % 2 == 0 else reversed(BUNDLES):
+                ends[side].send(True)
+                rounds[side].append(ends[side].recv())
+        for end in ends.values():
+            end.send(False)
+        alone, machine = (statistics.median(rounds[side]) for side in BUNDLES)
+        gain = statistics.median(vm - own for own, vm in zip(*rounds.values(), strict=True))
+        print(
+            f"| {work.name} | {kernels} | {alone:.1f} | {machine:.1f} | {gain:.1f} | {gain / kernels:.2f} |"
+        )
+
+
+def serve_rounds(path: Path, asked: Connection) -> None:
+    """Time a bundle whenever asked, in a process of its own; says first how many kernels it has."""
+    import numpy as np
+
+    from edgetune.bundle.inputs import choose_inputs
+    from edgetune.bundle.reader import open_bundle
+    from edgetune.runtime import load
+    from edgetune.standalone.model import StandaloneModel
+
+    inputs = choose_inputs(open_bundle(path), None)
+    model = load(path, threads=1)
+    asked.send(len(model.observe(inputs)) if isinstance(model, StandaloneModel) else 0)
+    while asked.recv():
+        times = []
+        end = time.perf_counter() + OVERHEAD_ROUND_S
+        while len(times) < WARM_UP_RUNS or time.perf_counter() < end:
+            start = time.perf_counter()
+            model.run(inputs)
+            times.append(time.perf_counter() - start)
+        asked.send(float(np.median(times[len(times) // 5 :])) * 1e6)
 
 
 def cpu_name() -> str:
@@ -155,6 +210,8 @@ def main() -> None:
     preparing.add_argument("work", type=Path)
     measuring = commands.add_parser("measure")
     measuring.add_argument("works", nargs="+", type=Path)
+    costing = commands.add_parser("overhead")
+    costing.add_argument("works", nargs="+", type=Path)
     sizing = commands.add_parser("sizes")
     sizing.add_argument("wheels", nargs="+", type=Path)
     side = commands.add_parser("side")
@@ -165,6 +222,8 @@ def main() -> None:
         prepare(options.model, options.work)
     elif options.command == "sizes":
         sizes(options.wheels)
+    elif options.command == "overhead":
+        overhead(options.works)
     elif options.command == "measure":
         measure(options.works)
     else:

@@ -12,8 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from edgetune.cpu import architecture
 from edgetune.standalone.build import build_libraries
 from edgetune.targets import Target
+from edgetune.toolchain import _empty_object, link_shared
 from tests.standalone.conftest import GNU, HERE, expected, program, run, target_for, tool
 from tests.standalone.examples import java_example, rust_example
 
@@ -32,6 +34,21 @@ def damaged(bundle: Path, folder: Path) -> Path:
     return copy
 
 
+def say_what_is_wrong(load: Callable[[Path], str], bundle: Path, folder: Path) -> None:
+    """A library for another machine, and a shortened one, which glibc's loader would die of, are one sentence each."""
+    library = folder / "wrong/model.so"
+    library.parent.mkdir()
+    machine = "riscv64" if architecture() != "riscv64" else "x86_64"
+    link_shared([_empty_object(machine)], library, f"{machine}-linux-gnu")
+    assert load(library.parent) == (
+        f"error: {library} was compiled for {machine} machines, this is another; compile it for this machine\n"
+    )
+    whole = (bundle / "model.so").read_bytes()
+    for size in (40, 1000, len(whole) - 1):
+        library.write_bytes(whole[:size])
+        assert load(library.parent) == f"error: {library} was cut short, it has {size} bytes; copy it again\n"
+
+
 def test_java(written: Callable[..., Path], tmp_path: Path) -> None:
     bundle = written()
     example = java_example(bundle, tmp_path)
@@ -42,6 +59,7 @@ def test_java(written: Callable[..., Path], tmp_path: Path) -> None:
         "error: the weights of hand made were changed or damaged; copy them again\n"
     )
     assert run([*example, tmp_path / "none"]).startswith("error: ")
+    say_what_is_wrong(lambda folder: run([*example, folder]), bundle, tmp_path)
 
 
 def test_rust(written: Callable[..., Path], tmp_path: Path) -> None:
@@ -52,7 +70,8 @@ def test_rust(written: Callable[..., Path], tmp_path: Path) -> None:
     assert run([example, damaged(bundle, tmp_path)]) == (
         "error: the weights of hand made were changed or damaged; copy them again\n"
     )
-    assert "is no edgetune model" in run([example, tmp_path / "none"])
+    assert "No such file or directory; check the path" in run([example, tmp_path / "none"])
+    say_what_is_wrong(lambda folder: run([example, folder]), bundle, tmp_path)
 
 
 TINY = """
