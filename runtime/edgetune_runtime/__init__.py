@@ -175,7 +175,7 @@ def _unfit(manifest: Mapping[str, Any]) -> str:
     if wanted != architecture():
         return f"is {architecture()}, not {wanted}"
     if target["kind"] != "llvm":
-        return f"has edgetune-runtime, which runs no code for a GPU ({target['kind']}), as edgetune.load does"
+        return f"runs code for CPUs alone with this package, and for {target['kind']} with edgetune.load"
     if missing := missing_features(target["cpu_features"]):
         return f"lacks the CPU features {', '.join(missing)}"
     if manifest["engine"] == "vm" and _RUNTIME[0] not in manifest["files"]:

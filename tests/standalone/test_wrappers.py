@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import runpy
 import shutil
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from edgetune.bundle.manifest import with_digest
 from edgetune.cpu import architecture
 from edgetune.standalone.build import build_libraries
 from edgetune.targets import Target
@@ -114,6 +116,15 @@ def test_the_small_package_for_python(
         assert name in line
         assert "damaged" in line
         (bundle / name).write_bytes(whole)
+    content = json.loads((bundle / "manifest.json").read_text())
+    content.pop("digest")
+    content["target"]["kind"] = "cuda"
+    (tmp_path / "gpu").mkdir()
+    (tmp_path / "gpu/manifest.json").write_bytes(with_digest(content))
+    assert (
+        "runs code for CPUs alone with this package, and for cuda with edgetune.load"
+        in say(tmp_path / "gpu")[0]
+    )
     (bundle / "model.so").unlink()
     assert "cannot be read" in say(bundle)[0]
     assert "is not a bundle" in say(tmp_path)[0]

@@ -82,8 +82,13 @@ static inline edgetune_status edgetune_library_load(const char *path, edgetune_l
   if (library->handle == NULL) {
     const char *reason = dlerror();
     error->status = EDGETUNE_ERROR_FILE;
-    snprintf(error->message, sizeof error->message, "cannot load a model: %.180s; check the path, or copy the bundle again",
-             reason == NULL ? path : reason);
+    if (reason != NULL && strstr(reason, "TVMFFI") != NULL)
+      snprintf(error->message, sizeof error->message,
+               "%.100s has no C API, since it is for a GPU or for a TVM of your own; load it with Python's edgetune.load, "
+               "or compile it for a CPU", path);
+    else
+      snprintf(error->message, sizeof error->message, "cannot load a model: %.180s; check the path, or copy the bundle again",
+               reason == NULL ? path : reason);
     return error->status;
   }
   const char *missing = NULL;

@@ -137,10 +137,16 @@ macro_rules! api {
                 let handle = unsafe { dlopen(text.as_ptr(), RTLD_NOW) };
                 if handle.is_null() {
                     let reason = unsafe { CStr::from_ptr(dlerror()) }.to_string_lossy().into_owned();
-                    return Err(Error {
-                        status: ERROR_FILE,
-                        message: format!("cannot load a model: {reason}; check the path, or copy the bundle again"),
-                    });
+                    let message = if reason.contains("TVMFFI") {
+                        format!(
+                            "{} has no C API, since it is for a GPU or for a TVM of your own; load it with Python's edgetune.load, \
+                             or compile it for a CPU",
+                            path.display()
+                        )
+                    } else {
+                        format!("cannot load a model: {reason}; check the path, or copy the bundle again")
+                    };
+                    return Err(Error { status: ERROR_FILE, message });
                 }
                 $(
                     let name = concat!("edgetune_", stringify!($name), "\0");
