@@ -7,7 +7,7 @@
 
 Every side runs in processes of its own, in alternation. A load ends with the first result and begins when Python, NumPy
 and the code of the side (not its native libraries) are imported. ``overhead`` has one process each for a standalone
-library and for the same kernels in TVM's virtual machine, on one thread; one waits asleep while the other runs.
+library and for the same kernels in TVM's virtual machine; one waits asleep while the other runs.
 """
 
 from __future__ import annotations
@@ -77,9 +77,9 @@ def measure(works: list[Path]) -> None:
             print(f"| {label} | {sum(path.stat().st_size for path in paths) / 1000:.0f} |")
 
 
-def overhead(works: list[Path]) -> None:
+def overhead(works: list[Path], threads: int) -> None:
     """Print what the virtual machine costs, of each model and for each of its kernels."""
-    print(f"{cpu_name()}; one thread, medians of {OVERHEAD_ROUNDS} rounds in alternation\n")
+    print(f"{cpu_name()}; {threads} threads, medians of {OVERHEAD_ROUNDS} rounds in alternation\n")
     print("| model | kernels | standalone, us | TVM's virtual machine, us | gain, us | a kernel, us |")
     print("|---|--:|--:|--:|--:|--:|")
     context = multiprocessing.get_context("spawn")
@@ -87,7 +87,7 @@ def overhead(works: list[Path]) -> None:
         ends = {}
         for side in BUNDLES:
             ends[side], theirs = context.Pipe()
-            context.Process(target=serve_rounds, args=(work / side, theirs), daemon=True).start()
+            context.Process(target=serve_rounds, args=(work / side, threads, theirs), daemon=True).start()
         kernels = ends["standalone"].recv()
         ends["vm"].recv()
         rounds: dict[str, list[float]] = {side: [] for side in BUNDLES}
@@ -104,7 +104,7 @@ def overhead(works: list[Path]) -> None:
         )
 
 
-def serve_rounds(path: Path, asked: Connection) -> None:
+def serve_rounds(path: Path, threads: int, asked: Connection) -> None:
     """Time a bundle whenever asked, in a process of its own; says first how many kernels it has."""
     import numpy as np
 
@@ -114,12 +114,12 @@ def serve_rounds(path: Path, asked: Connection) -> None:
     from edgetune.standalone.model import StandaloneModel
 
     inputs = choose_inputs(open_bundle(path), None)
-    model = load(path, threads=1)
+    model = load(path, threads=threads)
     asked.send(len(model.observe(inputs)) if isinstance(model, StandaloneModel) else 0)
     while asked.recv():
         times = []
         end = time.perf_counter() + OVERHEAD_ROUND_S
-        while len(times) < WARM_UP_RUNS or time.perf_counter() < end:
+        while len(times) < LEAST_RUNS // 4 or time.perf_counter() < end:
             start = time.perf_counter()
             model.run(inputs)
             times.append(time.perf_counter() - start)
@@ -215,6 +215,7 @@ def main() -> None:
     measuring.add_argument("works", nargs="+", type=Path)
     costing = commands.add_parser("overhead")
     costing.add_argument("works", nargs="+", type=Path)
+    costing.add_argument("--threads", type=int, default=1)
     sizing = commands.add_parser("sizes")
     sizing.add_argument("wheels", nargs="+", type=Path)
     side = commands.add_parser("side")
@@ -226,7 +227,7 @@ def main() -> None:
     elif options.command == "sizes":
         sizes(options.wheels)
     elif options.command == "overhead":
-        overhead(options.works)
+        overhead(options.works, options.threads)
     elif options.command == "measure":
         measure(options.works)
     else:

@@ -22,8 +22,8 @@ from tests.standalone.conftest import GNU, HERE, expected, program, run, target_
 from tests.standalone.examples import java_example, rust_example
 
 ROOT = HERE.parents[1]
-AT_8 = 2 * (1 + 1) + 1
-"""The hand-made program's first output at 8 for ones: (x + 1) + ((x + 1) + x)."""
+FIRST = [3 + 2 * index / 8 for index in range(4)]
+"""The beginning of the hand-made program's first output for ones: (1 + w) + ((1 + w) + 1), w in eighths."""
 
 
 def damaged(bundle: Path, folder: Path) -> Path:
@@ -55,7 +55,7 @@ def test_java(written: Callable[..., Path], tmp_path: Path) -> None:
     bundle = written()
     example = java_example(bundle, tmp_path)
     lines = run([*example, bundle]).splitlines()
-    assert lines[:2] == ["input x FLOAT32[10, 100]", f"output y {AT_8}.0"]
+    assert lines[:2] == ["input x FLOAT32[10, 100]", f"output y {FIRST}"]
     assert len(lines) == 4
     assert run([*example, damaged(bundle, tmp_path)]) == (
         "error: the weights of hand made were changed or damaged; copy them again\n"
@@ -67,8 +67,8 @@ def test_java(written: Callable[..., Path], tmp_path: Path) -> None:
 def test_rust(written: Callable[..., Path], tmp_path: Path) -> None:
     bundle, example = written(), rust_example(tmp_path / "target")
     lines = run([example, bundle]).splitlines()
-    assert lines[:2] == ["input x [10, 100]", f"output y {AT_8}"]
-    assert lines[-2:] == [f"thread {AT_8}", "error: y holds values of another type"]
+    assert lines[:2] == ["input x [10, 100]", f"output y {FIRST}"]
+    assert lines[-2:] == [f"thread {FIRST}", "refused: y holds values of another type"]
     assert run([example, damaged(bundle, tmp_path)]) == (
         "error: the weights of hand made were changed or damaged; copy them again\n"
     )
