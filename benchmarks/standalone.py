@@ -2,10 +2,12 @@
 
     python benchmarks/standalone.py prepare ppocr-cls WORK    # compiles both bundles, with default schedules
     python benchmarks/standalone.py measure WORK...           # on a machine that does nothing else
+    python benchmarks/standalone.py overhead WORK...          # what the virtual machine costs; likewise
     python benchmarks/standalone.py sizes WHEEL...            # native code in wheels of other runtimes
 
-Every side runs in processes of its own, in alternation. A load ends with the first result and begins when
-Python, NumPy and the code of the side (not its native libraries) are imported.
+Every side runs in processes of its own, in alternation. A load ends with the first result and begins when Python, NumPy
+and the code of the side (not its native libraries) are imported. ``overhead`` has one process each for a standalone
+library and for the same kernels in TVM's virtual machine; one waits asleep while the other runs.
 """
 
 from __future__ import annotations
@@ -13,12 +15,14 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import multiprocessing
 import os
 import statistics
 import subprocess
 import sys
 import time
 import zipfile
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 BUNDLES = ("standalone", "vm")
@@ -27,6 +31,11 @@ SIDES = ("standalone", "unread", "vm", "onnxruntime")
 ROUNDS = 5
 RUNS = 300
 WARM_UP_RUNS = 50
+LEAST_RUNS = 20
+MOST_S = 1.2
+"""Of a process, for models whose runs take long."""
+OVERHEAD_ROUNDS = 15
+OVERHEAD_ROUND_S = 0.15
 
 
 def prepare(name: str, work: Path) -> None:
@@ -66,6 +75,55 @@ def measure(works: list[Path]) -> None:
         print(f"\n| native code of a side, without weights: {work.name} | KB |\n|---|--:|")
         for label, paths in native(work).items():
             print(f"| {label} | {sum(path.stat().st_size for path in paths) / 1000:.0f} |")
+
+
+def overhead(works: list[Path], threads: int) -> None:
+    """Print what the virtual machine costs, of each model and for each of its kernels."""
+    print(f"{cpu_name()}; {threads} threads, medians of {OVERHEAD_ROUNDS} rounds in alternation\n")
+    print("| model | kernels | standalone, us | TVM's virtual machine, us | gain, us | a kernel, us |")
+    print("|---|--:|--:|--:|--:|--:|")
+    context = multiprocessing.get_context("spawn")
+    for work in works:
+        ends = {}
+        for side in BUNDLES:
+            ends[side], theirs = context.Pipe()
+            context.Process(target=serve_rounds, args=(work / side, threads, theirs), daemon=True).start()
+        kernels = ends["standalone"].recv()
+        ends["vm"].recv()
+        rounds: dict[str, list[float]] = {side: [] for side in BUNDLES}
+        for number in range(OVERHEAD_ROUNDS):
+            for side in BUNDLES if number % 2 == 0 else reversed(BUNDLES):
+                ends[side].send(True)
+                rounds[side].append(ends[side].recv())
+        for end in ends.values():
+            end.send(False)
+        alone, machine = (statistics.median(rounds[side]) for side in BUNDLES)
+        gain = statistics.median(vm - own for own, vm in zip(*rounds.values(), strict=True))
+        print(
+            f"| {work.name} | {kernels} | {alone:.1f} | {machine:.1f} | {gain:.1f} | {gain / kernels:.2f} |"
+        )
+
+
+def serve_rounds(path: Path, threads: int, asked: Connection) -> None:
+    """Time a bundle whenever asked, in a process of its own; says first how many kernels it has."""
+    import numpy as np
+
+    from edgetune.bundle.inputs import choose_inputs
+    from edgetune.bundle.reader import open_bundle
+    from edgetune.runtime import load
+    from edgetune.standalone.model import StandaloneModel
+
+    inputs = choose_inputs(open_bundle(path), None)
+    model = load(path, threads=threads)
+    asked.send(len(model.observe(inputs)) if isinstance(model, StandaloneModel) else 0)
+    while asked.recv():
+        times = []
+        end = time.perf_counter() + OVERHEAD_ROUND_S
+        while len(times) < LEAST_RUNS // 4 or time.perf_counter() < end:
+            start = time.perf_counter()
+            model.run(inputs)
+            times.append(time.perf_counter() - start)
+        asked.send(float(np.median(times[len(times) // 5 :])) * 1e6)
 
 
 def cpu_name() -> str:
@@ -135,14 +193,14 @@ def run_side(side: str, work: Path) -> None:
         run = lambda: loaded.run(inputs)  # noqa: E731
     run()
     load_ms = (time.perf_counter() - start) * 1e3
-    times = []
-    for _ in range(WARM_UP_RUNS + RUNS):
+    times: list[float] = []
+    while len(times) < WARM_UP_RUNS + RUNS and (len(times) < LEAST_RUNS or sum(times) < MOST_S):
         start = time.perf_counter()
         run()
         times.append(time.perf_counter() - start)
     status = Path("/proc/self/status").read_text()
     peak_mb = int(status.split("VmHWM:")[1].split()[0]) / 1e3
-    latency_ms = float(np.median(times[WARM_UP_RUNS:])) * 1e3
+    latency_ms = float(np.median(times[len(times) // 7 :])) * 1e3
     print(json.dumps({"load_ms": load_ms, "latency_ms": latency_ms, "peak_mb": peak_mb}))
 
 
@@ -155,6 +213,9 @@ def main() -> None:
     preparing.add_argument("work", type=Path)
     measuring = commands.add_parser("measure")
     measuring.add_argument("works", nargs="+", type=Path)
+    costing = commands.add_parser("overhead")
+    costing.add_argument("works", nargs="+", type=Path)
+    costing.add_argument("--threads", type=int, default=1)
     sizing = commands.add_parser("sizes")
     sizing.add_argument("wheels", nargs="+", type=Path)
     side = commands.add_parser("side")
@@ -165,6 +226,8 @@ def main() -> None:
         prepare(options.model, options.work)
     elif options.command == "sizes":
         sizes(options.wheels)
+    elif options.command == "overhead":
+        overhead(options.works, options.threads)
     elif options.command == "measure":
         measure(options.works)
     else:

@@ -38,6 +38,7 @@ from edgetune.model.prepare import prepare
 from edgetune.model.registry import fetch
 from edgetune.placement import place, runs_here
 from edgetune.records import Task
+from edgetune.standalone.compiler import SOURCES
 from edgetune.targets import load_target
 from edgetune.tuning.arguments import argument_specs, disagreement, random_arguments
 from edgetune.tuning.build import build_candidate
@@ -45,6 +46,7 @@ from edgetune.tuning.cost_model import CostModel
 from edgetune.tuning.reference_kernel import build_reference_kernel
 from edgetune.tuning.search import EvolutionarySearch, SearchSettings
 from edgetune.watcher import Watcher
+from tests.standalone.conftest import run, system_compiler
 
 needs_nvcc = pytest.mark.skipif(cuda.find_nvcc() is None, reason="there is no nvcc")
 EM_CUDA = 190
@@ -183,6 +185,18 @@ def test_a_bundle_for_a_jetson(tmp_path: Path) -> None:
     )
 
 
+APP = """
+#include <stdio.h>
+#include "edgetune_library.h"
+int main(int argc, char **argv) {
+  edgetune_library library;
+  edgetune_model *model;
+  edgetune_error error;
+  if (argc == 2 && edgetune_library_open_best(argv[1], 0, &library, &model, &error) != 0) puts(error.message);
+}
+"""
+
+
 @needs_nvcc
 def test_a_bundle_brings_the_runtime_of_its_gpu(tmp_path: Path) -> None:
     result = edgetune.compile(SMALL["softmax"], "h100-cuda", out=tmp_path / "bundle")
@@ -190,6 +204,13 @@ def test_a_bundle_brings_the_runtime_of_its_gpu(tmp_path: Path) -> None:
     for name in (tvm_runtime.FFI, tvm_runtime.RUNTIME, tvm_runtime.CUDA):
         assert read_elf((result.bundle / name).read_bytes()).arch == "x86_64"
     assert not (result.bundle / "edgetune.h").exists()
+    app = tmp_path / "app"
+    (tmp_path / "app.c").write_text(APP)
+    run([system_compiler(), tmp_path / "app.c", f"-I{SOURCES}", "-ldl", "-o", app])
+    assert run([app, result.bundle]) == (
+        f"{result.bundle}/model.so has no C API, since it is for a GPU or for a TVM of your own; load it with Python's "
+        "edgetune.load, or compile it for a CPU\n"
+    )
 
 
 @needs_nvcc

@@ -158,7 +158,8 @@ class Observed:
 
     Attributes:
         threads: that it ran on. latency_ms: median of unobserved runs.
-        runs: of every observed one, and each kernel in its order, the name, nanoseconds and bytes.
+        runs: of every observed one, and each kernel, and instruction of a virtual machine, in its order, the name,
+            nanoseconds and bytes.
         machine: the device's limits; UNKNOWN where they were not measured.
     """
 
@@ -177,7 +178,7 @@ def observe_on_device(
     *,
     roofline: bool,
 ) -> Observed:
-    """Time the kernels of a standalone bundle on a device, and the device itself.
+    """Time the kernels of a bundle on a device, and the device itself.
 
     Args and errors are those of :func:`edgetune.benchmarking.profile.profile`.
     """

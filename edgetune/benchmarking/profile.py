@@ -4,7 +4,8 @@ The Relax virtual machine calls an observer before and after each instruction; a
 its kernels itself, and nothing is subtracted. Kernels are timed where they stand, with the caches as the
 kernels before left them. Observing costs some microseconds an instruction, part of them within the timed interval:
 as much as a small kernel takes. That part is found by further runs in which the observer is called with the same
-arguments and the kernels are skipped, and is subtracted, instruction by instruction.
+arguments and the kernels are skipped, and is subtracted, instruction by instruction. On a device a library in C
+observes, whose part is some nanoseconds.
 """
 
 from __future__ import annotations
@@ -120,8 +121,7 @@ def profile(
     Args:
         bundle: the bundle.
         threads: threads to run on, the bundle's own number by default.
-        device: where to run, by name or a device that is at hand; this machine by default. Another machine runs
-            standalone bundles only.
+        device: where to run, by name or a device that is at hand; this machine by default.
         inputs: a ``.npz`` file or arrays by name; the recorded ones by default.
         shapes: of the recorded inputs, for a bundle of several sizes; its largest by default.
         runs: observed runs.
@@ -143,7 +143,10 @@ def profile(
     arrays = choose_inputs(opened, inputs, shapes=shapes)
     if device is not None and is_remote(device):
         there = observe_on_device(opened, arrays, device, threads, runs, roofline=roofline)
-        calls = [[_Call(*kernel) for kernel in run] for run in there.runs]
+        calls = [
+            [_Call(name, time_ns, 0 if _is_between(name) else size) for name, time_ns, size in run]
+            for run in there.runs
+        ]
         kernels = summarize(calls, (), opened.manifest, there.machine)
         return _result(
             bundle, there.threads, there.latency_ms, kernels, there.machine, opened.manifest, device

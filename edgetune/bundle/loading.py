@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import mmap
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,12 +24,15 @@ _ADVICE = (
 """What to do, by what the system's loader says (glibc's words)."""
 
 
+_spellings = itertools.count(1)
+
+
 @contextmanager
-def library_file(bundle: Bundle, *, copied: bool) -> Iterator[Path]:
+def library_file(bundle: Bundle, *, copied: bool) -> Iterator[str]:
     """The path of a bundle's library while it is being loaded, which needs no name any more afterwards.
 
     The system gives a library that it has loaded under the same name before, even where the file was replaced by
-    another since.
+    another since: no two paths are spelled alike.
 
     Args:
         bundle: an opened bundle.
@@ -38,25 +42,37 @@ def library_file(bundle: Bundle, *, copied: bool) -> Iterator[Path]:
         BundleError: there is no place for temporary files, or the library cannot be loaded by the block.
     """
     extent = bundle.storage.files[LIBRARY]
+    if not copied and not bundle.storage.archive:
+        with _translated(bundle):
+            yield _spelled_anew(extent.path)
+        return
     try:
         folder = TemporaryDirectory(prefix="edgetune-", ignore_cleanup_errors=True)
         path = Path(folder.name, LIBRARY)
-        if copied or bundle.storage.archive:
-            path.write_bytes(extent.read())
-        else:
-            path.symlink_to(extent.path.resolve())
+        path.write_bytes(extent.read())
     except OSError as error:
         raise BundleError(
             f"{bundle.path} cannot be loaded without a place for temporary files ({error.strerror or error}); set "
             "TMPDIR to a folder that can be written to"
         ) from error
-    with folder:
-        try:
-            yield path
-        except (OSError, RuntimeError, AttributeError) as error:
-            said = first_line(error)
-            advice = next(advice for words, advice in _ADVICE if words in said.lower())
-            raise BundleError(f"the library of {bundle.path} cannot be loaded ({said}); {advice}") from error
+    with folder, _translated(bundle):
+        yield str(path)
+
+
+def _spelled_anew(path: Path) -> str:
+    """The same file by a path that was not used before: the digits of a number, as ``./`` and ``/`` before its name."""
+    digits = f"{next(_spellings):b}".replace("1", "./").replace("0", "/")
+    return f"{path.parent}/{digits}{path.name}"
+
+
+@contextmanager
+def _translated(bundle: Bundle) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, RuntimeError, AttributeError) as error:
+        said = first_line(error)
+        advice = next(advice for words, advice in _ADVICE if words in said.lower())
+        raise BundleError(f"the library of {bundle.path} cannot be loaded ({said}); {advice}") from error
 
 
 def map_weights(bundle: Bundle, mode: Literal["r", "c"]) -> np.ndarray[Any, np.dtype[np.uint8]]:

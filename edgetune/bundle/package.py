@@ -235,6 +235,8 @@ def parse_package(data: bytes, where: str) -> Package | None:
     Raises:
         BundleError: it is damaged.
     """
+    if b'"variants"' not in data:  # parsing twice takes a third of a millisecond
+        return None
     try:
         content = json.loads(data)
     except ValueError:

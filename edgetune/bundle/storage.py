@@ -7,6 +7,7 @@ memory straight from the archive.
 from __future__ import annotations
 
 import hashlib
+import os
 import tarfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -73,11 +74,12 @@ def open_storage(path: Path) -> Storage:
     """
     with _reading(path):
         if path.is_dir():
-            files = {
-                entry.name: Extent(entry, 0, entry.stat().st_size)
-                for entry in path.iterdir()
-                if entry.is_file()
-            }
+            with os.scandir(path) as entries:
+                files = {
+                    entry.name: Extent(path / entry.name, 0, entry.stat().st_size)
+                    for entry in entries
+                    if entry.is_file()
+                }
             storage = Storage(path, files)
         elif path.exists():
             storage = Storage(path, _tar_members(path), archive=True)

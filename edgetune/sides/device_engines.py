@@ -12,10 +12,13 @@ from edgetune.bundle import manifest as m
 from edgetune.bundle.reader import Bundle
 from edgetune.devices.session import Session
 from edgetune.dtypes import numpy_dtype
-from edgetune.standalone.build import build_adapter
+from edgetune.standalone.build import build_adapter, build_observer
 from edgetune.tvm_runtime import start_machine
 
 _ADAPTER = "adapter.so"
+_OBSERVER = "observer.so"
+_FACTORY = "edgetune.observer"
+"""What ``c/observer.c`` calls the function that makes an observer."""
 
 
 class VirtualMachineEngine:
@@ -24,6 +27,7 @@ class VirtualMachineEngine:
     def __init__(self, bundle: Bundle, program: m.ProgramEntry, session: Session) -> None:
         started = time.perf_counter()
         kind = bundle.manifest.target.kind
+        self._mtriple, self._session = bundle.manifest.target.mtriple, session
         self._machine = start_machine(session.load(m.LIBRARY), kind)
         self.load_s = time.perf_counter() - started
         self._function = program.function
@@ -38,6 +42,34 @@ class VirtualMachineEngine:
         """Seconds of single runs."""
         evaluate = self._machine.time_evaluator("invoke_stateful", self._device, number=1, repeat=count)
         return [float(time_s) for time_s in evaluate(self._function).results]
+
+    def observe(self, runs: int) -> list[list[tuple[str, int, int]]]:
+        """Of every run and instruction the name of its function, nanoseconds, and bytes.
+
+        The machine stays observed afterwards.
+
+        Raises:
+            ToolchainError: what observes it cannot be compiled.
+        """
+        self._session.upload(_OBSERVER, build_observer(self._mtriple))
+        library = self._session.load(_OBSERVER)
+        self._session.remove(_OBSERVER)
+        library["edgetune_observer"]()
+        self._machine["set_instrument"](_FACTORY)
+        begin, notes, run = (
+            library["edgetune_begin"],
+            library["edgetune_notes"],
+            self._machine["invoke_stateful"],
+        )
+        found = []
+        for _ in range(runs):
+            begin()
+            run(self._function)
+            text = _send([np.zeros(int(notes(None)), np.uint8)], self._device)[0]
+            notes(text)
+            lines = [line.split(" ", 2) for line in text.numpy().tobytes().decode().splitlines()]
+            found.append([(name, int(time_ns), int(moved)) for time_ns, moved, name in lines])
+        return found
 
     def outputs(self) -> list[np.ndarray]:
         """Those of one run."""

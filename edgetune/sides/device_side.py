@@ -162,14 +162,12 @@ class DeviceSide:
     def observe(self, runs: int) -> list[list[tuple[str, int, int]]]:
         """Of every run, and each kernel in its order: name, nanoseconds, bytes of all tensors that it touches.
 
+        Of a program for the virtual machine, its own instructions too.
+
         Raises:
-            BundleError: a virtual machine runs it, which tells nothing of its kernels from afar.
+            DeviceError: it failed.
+            ToolchainError: what times them cannot be compiled.
         """
-        if not isinstance(self._engine, StandaloneEngine):
-            raise BundleError(
-                f"the kernels of {self._bundle.path} cannot be timed on another machine, for TVM's virtual machine "
-                "runs it; compile it as a standalone library (--standalone), or run 'edgetune profile' there"
-            )
         with self._guarded(RUN_TIMEOUT_S, "timing the kernels"):
             return self._engine.observe(runs)
 

@@ -135,16 +135,26 @@ def build_adapter(mtriple: str, library: str) -> bytes:
         ToolchainError: there is no compiler or linker, or it failed.
         OutputError: the temporary folder is full.
     """
+    return _functions("adapter.c", mtriple, beside=[library])
+
+
+def build_observer(mtriple: str) -> bytes:
+    """A library of TVM's packed functions that times the instructions of TVM's virtual machine, for devices.
+
+    Raises:
+        ToolchainError: there is no compiler or linker, or it failed.
+        OutputError: the temporary folder is full.
+    """
+    return _functions("observer.c", mtriple)
+
+
+def _functions(source: str, mtriple: str, beside: Sequence[str] = ()) -> bytes:
+    """A library of the packed functions in a source of ``c/``."""
     arch = architecture(mtriple.split("-")[0])
-    with tempfile.TemporaryDirectory(prefix="edgetune-adapter-") as folder:
-        output = Path(folder, "adapter.so")
-        link_shared(
-            runtime_objects(arch, ["adapter.c", "error.c"]),
-            output,
-            mtriple,
-            exports="__tvm_ffi_*",
-            beside=[library],
-        )
+    with tempfile.TemporaryDirectory(prefix="edgetune-functions-") as folder:
+        output = Path(folder, "functions.so")
+        parts = runtime_objects(arch, [source, "error.c"])
+        link_shared(parts, output, mtriple, exports="__tvm_ffi_*", beside=beside)
         return output.read_bytes()
 
 

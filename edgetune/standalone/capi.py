@@ -97,7 +97,7 @@ class Library:
         AttributeError: it is no model with the C API.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: str | Path) -> None:
         self.loaded = ctypes.CDLL(str(path), mode=ctypes.RTLD_LOCAL)
         for name, (result, arguments) in _FUNCTIONS.items():
             function = getattr(self.loaded, f"edgetune_{name}")

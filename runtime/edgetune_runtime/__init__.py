@@ -172,8 +172,10 @@ def _unfit(manifest: Mapping[str, Any]) -> str:
     """Why this machine does not run a bundle, after "this machine"; empty where it does."""
     target = manifest["target"]
     wanted = architecture(target["mtriple"].split("-")[0])
-    if target["kind"] != "llvm" or wanted != architecture():
+    if wanted != architecture():
         return f"is {architecture()}, not {wanted}"
+    if target["kind"] != "llvm":
+        return f"runs code for CPUs alone with this package, and for {target['kind']} with edgetune.load"
     if missing := missing_features(target["cpu_features"]):
         return f"lacks the CPU features {', '.join(missing)}"
     if manifest["engine"] == "vm" and _RUNTIME[0] not in manifest["files"]:

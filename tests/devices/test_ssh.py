@@ -15,14 +15,14 @@ import numpy as np
 import psutil
 import pytest
 
-from edgetune.benchmarking.profile import profile
+from edgetune.benchmarking.profile import OTHER, profile
 from edgetune.devices import registry
 from edgetune.devices.address import parse_address
 from edgetune.devices.inventory import open_device
 from edgetune.devices.manage import add_device, remove_device
 from edgetune.devices.remote import remote_device
 from edgetune.devices.session import SessionError, SessionLostError, SessionTimeoutError, lease
-from edgetune.errors import BundleError, DeviceError
+from edgetune.errors import DeviceError
 from edgetune.toolchain import _empty_object, link_shared
 from edgetune.verify import compare
 from edgetune.watcher import Watcher
@@ -117,9 +117,32 @@ def test_kernels_are_timed_there(device, local_target, tmp_path):
     assert all(limit["gbps"] > 0.01 for limit in said["bandwidth"])
 
 
-def test_kernels_of_the_virtual_machine_are_not(device, shared_bundle):
-    with pytest.raises(BundleError, match="cannot be timed on another machine"):
-        profile(shared_bundle, device=device)
+def test_instructions_of_the_virtual_machine_are_timed_there(device, shared_bundle):
+    """The same calls, tensors and operations as an observer in Python finds on this machine."""
+    there, here = profile(shared_bundle, device=device, runs=3), profile(shared_bundle, runs=1)
+
+    def known(result):
+        return {(kernel.name, kernel.calls, kernel.bytes, kernel.flops) for kernel in result.kernels}
+
+    assert known(there) == known(here)
+    by_name = {kernel.name: kernel for kernel in there.kernels}
+    assert by_name["conv2d"].bytes >= 4 * (3 * 16 * 16 + 8 * 3 * 9 + 8 * 16 * 16)
+    assert by_name["conv2d"].time_us > 0
+    assert by_name[OTHER].bytes == 0
+    assert sum(kernel.share for kernel in there.kernels) == pytest.approx(1.0)
+    assert (there.device, there.threads) == ("board", device.threads)
+    assert by_name["conv2d"].roofline > 0
+
+
+def test_sorting_of_tvm_is_timed_there(device, local_target, tmp_path):
+    bundle = topk.compiled(local_target, tmp_path / "best")
+    result = profile(bundle, device=device, shapes={"x": (4, 16)}, runs=1, roofline=False)
+    moved = {kernel.name: kernel.bytes for kernel in result.kernels if kernel.name != OTHER}
+    assert moved.keys() == {"dense", "topk"}
+    # Products of (4, 16) and (16, 12), whose columns may be filled up to whole vectors.
+    assert moved["dense"] >= 4 * (4 * 16 + 16 * 12 + 4 * 12)
+    # Of them (4, 3) float32, and as many positions in int64.
+    assert moved["topk"] == 4 * 4 * 12 + (4 + 8) * 4 * 3
 
 
 def test_sorting_of_tvm_is_there(device, local_target, tmp_path):

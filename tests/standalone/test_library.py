@@ -15,17 +15,19 @@ import pytest
 
 import edgetune
 from edgetune.benchmarking.profile import profile
-from edgetune.cpu import architecture, missing_features
+from edgetune.bundle.storage import write_tar
+from edgetune.cpu import architecture, checkable_features, machine_features, missing_features
 from edgetune.errors import BundleError, UsageError
 from edgetune.standalone.build import build_libraries
 from edgetune.standalone.capi import Error as _Error
 from edgetune.standalone.capi import Library
 from edgetune.standalone.capi import Options as _Options
+from edgetune.standalone.compiler import SOURCES
 from edgetune.standalone.model import StandaloneModel
 from edgetune.standalone.program import Program
 from edgetune.targets import Target
 from edgetune.verify import compare
-from tests.standalone.conftest import VALUES, expected, run
+from tests.standalone.conftest import VALUES, expected, run, system_compiler
 from tests.standalone.contents import check_contents
 
 
@@ -202,9 +204,11 @@ def test_what_a_process_lacks_is_said(
     written: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bundle = written()
+    write_tar(bundle, tmp_path / "bundle.tar")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "none"))
     with pytest.raises(BundleError, match=r"without a place for temporary files .*; set TMPDIR"):
-        edgetune.load(bundle)
+        edgetune.load(tmp_path / "bundle.tar")
+    edgetune.load(bundle)
     for threads in ("2", 1.5, 0):
         with pytest.raises(UsageError, match="is not a number of threads"):
             edgetune.load(bundle, threads=threads)  # type: ignore[arg-type]
@@ -224,6 +228,28 @@ def test_a_cpu_without_a_feature_is_refused(
     status, message = Api(path).open(None)
     assert status == 5
     assert f"uses the CPU feature {missing[0]}, which this machine lacks" in message
+
+
+FEATURES = """
+#include <stdio.h>
+#include "internal.h"
+int main(int argc, char **argv) {
+  for (int i = 1; i < argc; i++) {
+    const char *wanted[] = {argv[i], NULL};
+    if (et_missing_feature(wanted) != NULL) puts(argv[i]);
+  }
+}
+"""
+
+
+def test_every_feature_that_python_knows_is_looked_for(tmp_path: Path) -> None:
+    """The CPU's own word in C against the kernel's in Python."""
+    (tmp_path / "app.c").write_text(FEATURES)
+    files = [tmp_path / "app.c", SOURCES / "cpu.c", f"-I{SOURCES}", "-o", tmp_path / "app"]
+    run([system_compiler(), *files])
+    # Of RISC-V's, the auxiliary vector shows those of one letter.
+    known = {name for name in checkable_features() if architecture() != "riscv64" or len(name) == 1}
+    assert set(run([tmp_path / "app", *sorted(known)]).split()) == known - machine_features()
 
 
 @pytest.fixture

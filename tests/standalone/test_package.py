@@ -19,6 +19,7 @@ from edgetune.errors import BundleError, UsageError
 from edgetune.sides.device_side import open_for
 from edgetune.standalone.build import build_standalone
 from edgetune.targets import Target
+from edgetune.toolchain import _empty_object, link_shared
 from tests.standalone.conftest import expected, prepared, program, run, system_compiler, target_for
 
 OTHER = "riscv64" if architecture() != "riscv64" else "x86_64"
@@ -161,7 +162,18 @@ def test_an_app_in_cpp_takes_the_best(bundles, tmp_path, run_cli):
     # (0.5 + 1) + ((0.5 + 1) + 0.5): the weight at 8 is 1.
     assert run([app, out]) == "x 3.5 3\n1 y holds values of another type\n"
     assert run([app, bundles[0]]) == "x 3.5 3\n1 y holds values of another type\n"
-    assert "is no edgetune model" in run([app, bundles[3]])
+    assert run([app, bundles[3]]) == (
+        f"5 {bundles[3]}/model.so was compiled for {OTHER} machines, this is another; compile it for this machine\n"
+    )
     assert run([app, bundles[2]]).startswith("5 hand made was compiled for ")
+    whole = (bundles[0] / "model.so").read_bytes()
+    (bundles[0] / "model.so").write_bytes(whole[:1000])
+    assert run([app, bundles[0]]) == (
+        f"4 {bundles[0]}/model.so was cut short, it has 1000 bytes; copy it again\n"
+    )
+    (bundles[0] / "model.so").unlink()
+    assert "No such file or directory; check the path" in run([app, bundles[0]])
+    link_shared([_empty_object(architecture())], bundles[0] / "model.so", f"{architecture()}-linux-gnu")
+    assert "is no edgetune model for apps (it has no function edgetune_api_version)" in run([app, bundles[0]])
     (out / "weights.bin").write_bytes(bytes(4064))
     assert "were changed or damaged" in run([app, out])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import runpy
 import shutil
 import subprocess
@@ -12,14 +13,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from edgetune.bundle.manifest import with_digest
+from edgetune.cpu import architecture
 from edgetune.standalone.build import build_libraries
 from edgetune.targets import Target
+from edgetune.toolchain import _empty_object, link_shared
 from tests.standalone.conftest import GNU, HERE, expected, program, run, target_for, tool
 from tests.standalone.examples import java_example, rust_example
 
 ROOT = HERE.parents[1]
-AT_8 = 2 * (1 + 1) + 1
-"""The hand-made program's first output at 8 for ones: (x + 1) + ((x + 1) + x)."""
+FIRST = [3 + 2 * index / 8 for index in range(4)]
+"""The beginning of the hand-made program's first output for ones: (1 + w) + ((1 + w) + 1), w in eighths."""
 
 
 def damaged(bundle: Path, folder: Path) -> Path:
@@ -32,27 +36,44 @@ def damaged(bundle: Path, folder: Path) -> Path:
     return copy
 
 
+def say_what_is_wrong(load: Callable[[Path], str], bundle: Path, folder: Path) -> None:
+    """A library for another machine, and a shortened one, which glibc's loader would die of, are one sentence each."""
+    library = folder / "wrong/model.so"
+    library.parent.mkdir()
+    machine = "riscv64" if architecture() != "riscv64" else "x86_64"
+    link_shared([_empty_object(machine)], library, f"{machine}-linux-gnu")
+    assert load(library.parent) == (
+        f"error: {library} was compiled for {machine} machines, this is another; compile it for this machine\n"
+    )
+    whole = (bundle / "model.so").read_bytes()
+    for size in (40, 1000, len(whole) - 1):
+        library.write_bytes(whole[:size])
+        assert load(library.parent) == f"error: {library} was cut short, it has {size} bytes; copy it again\n"
+
+
 def test_java(written: Callable[..., Path], tmp_path: Path) -> None:
     bundle = written()
     example = java_example(bundle, tmp_path)
     lines = run([*example, bundle]).splitlines()
-    assert lines[:2] == ["input x FLOAT32[10, 100]", f"output y {AT_8}.0"]
+    assert lines[:2] == ["input x FLOAT32[10, 100]", f"output y {FIRST}"]
     assert len(lines) == 4
     assert run([*example, damaged(bundle, tmp_path)]) == (
         "error: the weights of hand made were changed or damaged; copy them again\n"
     )
     assert run([*example, tmp_path / "none"]).startswith("error: ")
+    say_what_is_wrong(lambda folder: run([*example, folder]), bundle, tmp_path)
 
 
 def test_rust(written: Callable[..., Path], tmp_path: Path) -> None:
     bundle, example = written(), rust_example(tmp_path / "target")
     lines = run([example, bundle]).splitlines()
-    assert lines[:2] == ["input x [10, 100]", f"output y {AT_8}"]
-    assert lines[-2:] == [f"thread {AT_8}", "error: y holds values of another type"]
+    assert lines[:2] == ["input x [10, 100]", f"output y {FIRST}"]
+    assert lines[-2:] == [f"thread {FIRST}", "refused: y holds values of another type"]
     assert run([example, damaged(bundle, tmp_path)]) == (
         "error: the weights of hand made were changed or damaged; copy them again\n"
     )
-    assert "is no edgetune model" in run([example, tmp_path / "none"])
+    assert "No such file or directory; check the path" in run([example, tmp_path / "none"])
+    say_what_is_wrong(lambda folder: run([example, folder]), bundle, tmp_path)
 
 
 TINY = """
@@ -95,6 +116,15 @@ def test_the_small_package_for_python(
         assert name in line
         assert "damaged" in line
         (bundle / name).write_bytes(whole)
+    content = json.loads((bundle / "manifest.json").read_text())
+    content.pop("digest")
+    content["target"]["kind"] = "cuda"
+    (tmp_path / "gpu").mkdir()
+    (tmp_path / "gpu/manifest.json").write_bytes(with_digest(content))
+    assert (
+        "runs code for CPUs alone with this package, and for cuda with edgetune.load"
+        in say(tmp_path / "gpu")[0]
+    )
     (bundle / "model.so").unlink()
     assert "cannot be read" in say(bundle)[0]
     assert "is not a bundle" in say(tmp_path)[0]

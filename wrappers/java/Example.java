@@ -5,7 +5,7 @@ import org.edgetune.Instance;
 import org.edgetune.Model;
 import org.edgetune.Tensor;
 
-/** Runs a bundle on ones: {@code java -cp CLASSES -Djava.library.path=FOLDER Example BUNDLE}. */
+/** Runs a bundle of float32 tensors on ones: {@code java -cp CLASSES -Djava.library.path=FOLDER Example BUNDLE}. */
 public final class Example {
     public static void main(String[] arguments) {
         try (Model model = Model.load(arguments[0]); Instance instance = model.instance(2)) {
@@ -16,8 +16,12 @@ public final class Example {
                 while (values.hasRemaining()) values.put(1.0f);
             }
             instance.run();
-            for (int i = 0; i < model.outputs(); i++)
-                System.out.println("output " + model.output(i).name + " " + instance.output(i).asFloatBuffer().get(8));
+            for (int i = 0; i < model.outputs(); i++) {
+                FloatBuffer values = instance.output(i).asFloatBuffer();
+                float[] first = new float[Math.min(4, values.remaining())];
+                values.get(first);
+                System.out.println("output " + model.output(i).name + " " + Arrays.toString(first));
+            }
         } catch (EdgetuneException error) {
             System.out.println("error: " + error.getMessage());
         }

@@ -1,4 +1,4 @@
-//! Runs a bundle on ones: `cargo run --example run_model -- BUNDLE`.
+//! Runs a bundle of float32 tensors on ones: `cargo run --example run_model -- BUNDLE`.
 
 fn main() {
     let folder = std::env::args().nth(1).expect("give the folder of a bundle");
@@ -16,16 +16,26 @@ fn run(folder: &str) -> edgetune::Result<()> {
     }
     instance.run()?;
     for (index, tensor) in model.outputs().iter().enumerate() {
-        println!("output {} {}", tensor.name, instance.output::<f32>(index)?[8]);
+        println!("output {} {:?}", tensor.name, first(instance.output::<f32>(index)?));
     }
     // Another thread, another instance, the same model.
     let shared = model.clone();
-    let first = std::thread::spawn(move || -> edgetune::Result<f32> {
+    let there = std::thread::spawn(move || -> edgetune::Result<Vec<f32>> {
         let mut own = edgetune::Instance::new(&shared, 1)?;
-        own.input_mut::<f32>(0)?.fill(1.0);
+        for index in 0..shared.inputs().len() {
+            own.input_mut::<f32>(index)?.fill(1.0);
+        }
         own.run()?;
-        Ok(own.output::<f32>(0)?[8])
+        Ok(first(own.output::<f32>(0)?).to_vec())
     });
-    println!("thread {}", first.join().expect("no panic")?);
-    instance.output::<i64>(0).map(|_| ())
+    println!("thread {:?}", there.join().expect("no panic")?);
+    // Values are not read as another type than theirs.
+    if let Err(error) = instance.output::<i64>(0) {
+        println!("refused: {error}");
+    }
+    Ok(())
+}
+
+fn first(values: &[f32]) -> &[f32] {
+    &values[..values.len().min(4)]
 }

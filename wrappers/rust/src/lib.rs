@@ -19,6 +19,7 @@ use std::{fmt, fs, mem, ptr, slice};
 const API_VERSION: i32 = 1;
 const ERROR_ARGUMENT: i32 = 1;
 const ERROR_FILE: i32 = 3;
+const ERROR_DAMAGED: i32 = 4;
 const ERROR_MACHINE: i32 = 5;
 const RTLD_NOW: c_int = 2;
 
@@ -91,31 +92,81 @@ struct RawOptions {
     num_cores: i32,
 }
 
+/// Of a library by its path, what the system's loader does not say: of one for another machine it may say that there is
+/// no such file, and one that was cut short may end the process. Other files and names are left to it.
+fn check_file(path: &Path) -> Result<()> {
+    use std::io::Read;
+    let mut header = Vec::new();
+    let Ok(file) = fs::File::open(path) else { return Ok(()) };
+    let size = file.metadata().map_or(0, |found| found.len());
+    if file.take(64).read_to_end(&mut header).is_err() || header.len() < 20 || !header.starts_with(b"\x7fELF") {
+        return Ok(());
+    }
+    // The header of an ELF file: at 4 whether it is of 64 bits, at 18 the machine, and where the table of sections is,
+    // which comes last: its start, the size of an entry, and how many there are.
+    let number = |at: usize, bytes: usize| header[at..at + bytes].iter().rev().fold(0u64, |sum, byte| sum << 8 | u64::from(*byte));
+    let machine = match number(18, 2) {
+        62 => "x86_64",
+        183 => "aarch64",
+        40 => "arm",
+        243 => "riscv64",
+        _ => "other",
+    };
+    if machine != std::env::consts::ARCH {
+        let message = format!("{} was compiled for {machine} machines, this is another; compile it for this machine", path.display());
+        return Err(Error { status: ERROR_MACHINE, message });
+    }
+    let (start, bytes, halves) = if header[4] == 2 { (0x28, 8, 0x3a) } else { (0x20, 4, 0x2e) };
+    let whole = header.len() == 64
+        && number(start, bytes).checked_add(number(halves, 2) * number(halves + 2, 2)).is_some_and(|end| end <= size);
+    if whole {
+        return Ok(());
+    }
+    Err(Error { status: ERROR_DAMAGED, message: format!("{} was cut short, it has {size} bytes; copy it again", path.display()) })
+}
+
 macro_rules! api {
     ($($name:ident: fn($($type:ty),*) -> $result:ty),* $(,)?) => {
         struct Api { handle: *mut c_void, $($name: unsafe extern "C" fn($($type),*) -> $result),* }
 
         impl Api {
             fn load(path: &Path) -> Result<Api> {
+                check_file(path)?;
                 let text = c_string(path)?;
                 // SAFETY: the path is terminated; a library without constructors runs no code here.
                 let handle = unsafe { dlopen(text.as_ptr(), RTLD_NOW) };
                 if handle.is_null() {
                     let reason = unsafe { CStr::from_ptr(dlerror()) }.to_string_lossy().into_owned();
-                    return Err(Error { status: ERROR_FILE, message: format!("{} is no edgetune model: {reason}", path.display()) });
+                    let message = if reason.contains("TVMFFI") {
+                        format!(
+                            "{} has no C API, since it is for a GPU or for a TVM of your own; load it with Python's edgetune.load, \
+                             or compile it for a CPU",
+                            path.display()
+                        )
+                    } else {
+                        format!("cannot load a model: {reason}; check the path, or copy the bundle again")
+                    };
+                    return Err(Error { status: ERROR_FILE, message });
                 }
                 $(
                     let name = concat!("edgetune_", stringify!($name), "\0");
                     let $name = unsafe { dlsym(handle, name.as_ptr().cast()) };
                     if $name.is_null() {
                         unsafe { dlclose(handle) };
-                        return Err(Error { status: ERROR_FILE, message: format!("{} is no edgetune model: it has no function {name}", path.display()) });
+                        return Err(Error {
+                            status: ERROR_FILE,
+                            message: format!(
+                                "{} is no edgetune model for apps (it has no function edgetune_{}); give the model.so of a bundle for a CPU",
+                                path.display(),
+                                stringify!($name)
+                            ),
+                        });
                     }
                 )*
                 // SAFETY: the types are those of edgetune.h, whose version is compared next.
                 let api = Api { handle, $($name: unsafe { mem::transmute::<*mut c_void, unsafe extern "C" fn($($type),*) -> $result>($name) }),* };
                 if unsafe { (api.api_version)() } != API_VERSION {
-                    return Err(Error { status: ERROR_FILE, message: format!("{} has another API version", path.display()) });
+                    return Err(Error { status: ERROR_FILE, message: format!("{} has another version of the C API; build the bundle again", path.display()) });
                 }
                 Ok(api)
             }
