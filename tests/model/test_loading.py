@@ -164,7 +164,7 @@ class TestExternalData:
             if entry.key == "location":
                 entry.value = "../big.data"
         path.write_bytes(model.SerializeToString())
-        with pytest.raises(ModelError, match="outside of its folder.*save the model again"):
+        with pytest.raises(ModelError, match=r"outside of its folder.*save the model again"):
             load_model(path)
 
     def test_more_than_fits_into_one_message(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
