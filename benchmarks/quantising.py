@@ -6,6 +6,9 @@ import logging
 from collections.abc import Iterator
 from pathlib import Path
 
+import edgetune  # noqa: F401  # before onnxruntime, whose telemetry it switches off
+
+# isort: split
 import numpy as np
 import onnx
 from onnx import version_converter

@@ -7,6 +7,7 @@ fetched from its module when it is first used, so that ``edgetune.load`` needs n
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,10 @@ if TYPE_CHECKING:
     from edgetune.watcher import Watcher
 
 __version__ = "0.1.0"
+
+# ONNX Runtime from 1.29 on sends usage data and writes an identifier into ~/.cache, unless this says no before it is
+# first imported. Child processes inherit it; who sets it to 0 has chosen.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 _HOME = {
     **dict.fromkeys(("benchmark", "check", "compare", "compile", "tune"), "edgetune.api"),

@@ -15,6 +15,8 @@ from typing import Any
 from edgetune.errors import UsageError
 
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
+_LARGEST = 2**63 - 1
+"""That ONNX can hold as a dimension; how large a whole tensor may be is said where all of its sizes are known."""
 _LIST = re.compile(r"\d+(/\d+)*")
 
 
@@ -110,7 +112,7 @@ def _range_sizes(first: int, last: int) -> list[int]:
 
 def _checked(sizes: Sequence[Any], given: object) -> tuple[int, ...]:
     whole = all(type(size) is not bool and hasattr(size, "__index__") for size in sizes)
-    if not sizes or not whole or any(size < 1 for size in sizes):
+    if not sizes or not whole or any(not 1 <= size <= _LARGEST for size in sizes):
         raise _malformed(given)
     return tuple(sorted({int(size) for size in sizes}))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -52,6 +53,19 @@ def test_importing_it_imports_nothing_else() -> None:
         "print(sorted({name.split('.')[0] for name in set(sys.modules) - before} - sys.stdlib_module_names))"
     )
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "['edgetune']"
+
+
+def test_onnxruntime_sends_nothing(conv_file: Path, tmp_path: Path) -> None:
+    """ONNX Runtime 1.29 and later collects events for its vendor in the user's cache directory, unless told not to."""
+    code = (
+        "import sys; from edgetune.model.loading import load_model; from edgetune.model.session import Session; "
+        "Session(load_model(sys.argv[1]).proto)"
+    )
+    silenced = ("ORT_DISABLE_TELEMETRY", "ORT_RUNNING_UNIT_TESTS", "CI", "GITHUB_ACTIONS", "XDG_CACHE_HOME")
+    environment = {name: value for name, value in os.environ.items() if name not in silenced}
+    environment["HOME"] = str(tmp_path)
+    subprocess.run([sys.executable, "-c", code, str(conv_file)], check=True, env=environment)
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
 def assert_twin(result: Any) -> None:

@@ -27,7 +27,8 @@ def test_the_sizes_built(given, built) -> None:
 
 
 @pytest.mark.parametrize(
-    "given", ["", "0", "0..4", "8..1", "1..", "1/", "1/0", "x", "-1", (), (1, 0), (1.5,), ("1",)]
+    "given",
+    ["", "0", "0..4", "8..1", "1..", "1/", "1/0", "x", "-1", (), (1, 0), (1.5,), ("1",), "9" * 20, (2**63,)],
 )
 def test_what_is_no_size(given) -> None:
     with pytest.raises(UsageError, match=r"1\.\.8"):

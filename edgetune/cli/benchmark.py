@@ -101,7 +101,6 @@ def _print(console: Console, result: BenchmarkResult) -> None:
     whose = "the bundle" if len(result.others) > 1 else "each side"
     console.print(
         f"{result.bundle}: {result.threads} threads, {result.rounds} rounds, {result.runs} runs of {whose}",
-        markup=False,
     )
     columns = ("median ms", "p90", "p99", "min", "round medians", "peak memory", "load s", "error")
     sides = (result.edgetune, *result.others.values())

@@ -8,7 +8,7 @@ import typer
 
 from edgetune.cli import options
 from edgetune.cli.command import command
-from edgetune.cli.output import Output
+from edgetune.cli.output import Output, counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -59,20 +59,20 @@ def _print(console: Console, result: CheckResult) -> None:
     if result.flops is not None:
         facts.append(f"{_scaled(result.flops)} floating-point operations")
     if result.tasks is not None:
-        facts.append(f"{result.tasks} tuning tasks")
+        facts.append(counted(result.tasks, "tuning task"))
     console.print("  " + ", ".join(facts))
     for title, values in (("input", result.inputs), ("output", result.outputs)):
         for value in values:
-            console.print(f"  {title} {value.name}: {value.dtype} {value.shape_text()}", markup=False)
+            console.print(f"  {title} {value.name}: {value.dtype} {value.shape_text()}")
     for note in result.notes:
-        console.print(f"  note: {note}", markup=False)
+        console.print(f"  note: {note}")
     if result.unsupported:
         rows = Table("node", "operator", "why it cannot be compiled", box=None)
         for node in result.unsupported:
-            rows.add_row(*(text.replace("[", r"\[") for text in (node.node, node.op, node.reason)))
+            rows.add_row(node.node, node.op, node.reason)
         console.print(rows)
     if result.message:
-        console.print(result.message, markup=False, soft_wrap=True)
+        console.print(result.message, soft_wrap=True)
 
 
 def _scaled(number: int) -> str:

@@ -61,7 +61,7 @@ def compare(
     out.result(result.to_json(), lambda console: _print(console, result))
     failure = result.first_failure
     if failure is not None:
-        out.stderr.print(f"error: {failure.describe()}", markup=False)
+        out.stderr.print(f"error: {failure.describe()}")
     if not result.passed:
         raise typer.Exit(3)
 
@@ -70,7 +70,7 @@ def _print(console: Console, result: CompareResult) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    console.print(f"against {result.reference}: {'passed' if result.passed else 'failed'}", markup=False)
+    console.print(f"against {result.reference}: {'passed' if result.passed else 'failed'}")
     sizes = ["sizes"] if any(output.sizes for output in result.outputs) else []
     table = Table(
         "output", *sizes, "values", "failed", "max abs error", "max rel error", "would pass with", box=None

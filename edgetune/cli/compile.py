@@ -82,11 +82,11 @@ def _print(console: Console, result: CompileResult) -> None:
         table.add_row(kernel.name, str(kernel.weight), str(kernel.source), best)
     console.print(table)
     for note in result.notes:
-        console.print(f"note: {note}", markup=False)
+        console.print(f"note: {note}")
     counts = Counter(str(kernel.source) for kernel in result.kernels)
     console.print("schedules: " + ", ".join(f"{count} {source}" for source, count in counts.items()))
     if result.verified is not None:
         console.print(
             f"verified against ONNX Runtime: largest error {result.verified.max_abs_error:.2g} absolute"
         )
-    console.print(f"bundle: {result.bundle}", markup=False, soft_wrap=True)
+    console.print(f"bundle: {result.bundle}", soft_wrap=True)

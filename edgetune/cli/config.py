@@ -37,8 +37,9 @@ def show(out: Output) -> None:
         from rich.table import Table
 
         rows = Table("setting", "value", "from", box=None)
+        unset = _unset()
         for name, value in values.items():
-            rows.add_row(name, "-" if value is None else str(value), layered.sources[name])
+            rows.add_row(name, f"- ({unset[name]})" if value is None else str(value), layered.sources[name])
         console.print(rows)
 
     payload = {
@@ -48,3 +49,20 @@ def show(out: Output) -> None:
         "files": [FILE_NAME, str(user_config_path())],
     }
     out.result(payload, table)
+
+
+def _unset() -> dict[str, str]:
+    """What a setting without a value comes to, for a person."""
+    from edgetune.logs import default_path
+    from edgetune.model.registry import cache_dir
+
+    until = "until no kernel improves any more"
+    return {
+        "cluster": "any CPUs",
+        "logs": str(default_path()),
+        "trials": until,
+        "time": until,
+        "threads": "the target's",
+        "out": "edgetune-out/MODEL-TARGET",
+        "models_cache": str(cache_dir()),
+    }

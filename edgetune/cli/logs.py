@@ -13,7 +13,7 @@ import typer
 from edgetune.cli import options
 from edgetune.cli.command import command
 from edgetune.cli.options import argument, option
-from edgetune.cli.output import Output
+from edgetune.cli.output import Output, counted
 from edgetune.errors import LogsError, UsageError
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def list_(
                 name = item.target_name or item.target
                 counts = (str(item.records), str(item.failures))
                 rows.add_row(name, item.workload, item.task_name, *counts, best, _date(item.last_s))
-            console.print(rows if found else _nothing(opened), markup=False)
+            console.print(rows if found else _nothing(opened))
 
         workloads = [
             {
@@ -97,7 +97,7 @@ def stats(
         def table(console: Console) -> None:
             from rich.table import Table
 
-            console.print(f"tuning logs: {opened.location}", markup=False)
+            console.print(f"tuning logs: {opened.location}")
             rows = Table(
                 "target", "workloads", "records", "good", "failures", "devices", "measured", box=None
             )
@@ -110,7 +110,7 @@ def stats(
                     ", ".join(item.devices),
                     f"{_date(item.first_s)} to {_date(item.last_s)}",
                 )
-            console.print(rows if found else _nothing(opened), markup=False)
+            console.print(rows if found else _nothing(opened))
 
         payload = {
             "logs": opened.location,
@@ -149,7 +149,7 @@ def export(
         )
         count = export_file(opened, file, chosen)
         payload = {"logs": opened.location, "file": str(file), "records": count}
-        out.result(payload, f"{count} records written to {file}")
+        out.result(payload, f"{counted(count, 'record')} written to {file}")
 
 
 @command(app, "import")
@@ -341,7 +341,7 @@ def _report(out: Output, opened: TuningLogs, source: str, result: ImportResult) 
         "torn": result.torn,
         "skipped": result.skipped,
     }
-    out.result(payload, f"{result.added} records added, {known} were known already")
+    out.result(payload, f"{counted(result.added, 'record')} added, {known} were known already")
 
 
 def _nothing(opened: TuningLogs) -> str:

@@ -24,6 +24,9 @@ INTERRUPTED = 130
 QUIET, NORMAL, VERBOSE, DEBUG = -1, 0, 1, 2
 _LEVELS = {QUIET: logging.ERROR, NORMAL: logging.WARNING, VERBOSE: logging.INFO, DEBUG: logging.DEBUG}
 
+_UNFOLDED = 100_000
+"""Columns of what is no terminal."""
+
 _current: Output | None = None
 """The output of the running command: how ``main`` knows what was asked for when an error arrives."""
 
@@ -86,13 +89,18 @@ class Output:
             from rich.console import Console
 
             self._stderr = Console(
-                stderr=True, quiet=self.verbosity == QUIET, highlight=False, soft_wrap=True
+                stderr=True,
+                quiet=self.verbosity == QUIET,
+                highlight=False,
+                markup=False,
+                emoji=False,
+                soft_wrap=True,
             )
         return self._stderr
 
     def note(self, text: str) -> None:
         """One line for the person, on stderr; silent with ``-q``. No markup is read in ``text``."""
-        self.stderr.print(text, markup=False)
+        self.stderr.print(text)
 
     def detail(self, text: str) -> None:
         """A line on stderr that only ``-v`` shows."""
@@ -113,8 +121,10 @@ class Output:
             return
         from rich.console import Console
 
-        # Not a terminal: wide enough that no cell of a table is folded or cut.
-        human(Console(highlight=False, width=None if sys.stdout.isatty() else 200))
+        # Names of files, tensors and devices may look like rich's markup: none is read. Not a terminal: so wide that
+        # no line and no cell of a table is folded.
+        width = None if sys.stdout.isatty() else _UNFOLDED
+        human(Console(highlight=False, markup=False, emoji=False, width=width))
 
     def write_json(self, payload: Mapping[str, Any]) -> None:
         """Write one JSON object and a newline to the real stdout. NaN and infinity become null."""
@@ -123,6 +133,11 @@ class Output:
         fd = 1 if self._stdout_fd is None else self._stdout_fd
         while data:
             data = data[os.write(fd, data) :]
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 trial``, ``2 trials``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def byte_size(number: int) -> str:

@@ -62,7 +62,6 @@ def _print(console: Console, result: ProfileResult) -> None:
         f"({result.kernels_ms:.3f} ms while observed)\n"
         f"{result.agreement.describe()}\n"
         f"{where}: {limits}",
-        markup=False,
     )
     columns = ("kernel", "calls", "us", "share", "GFLOP/s", "moved", "of roofline", "bound", "schedule")
     table = Table(*columns, box=None)

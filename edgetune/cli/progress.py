@@ -6,7 +6,7 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from edgetune.cli.output import QUIET, Output
+from edgetune.cli.output import QUIET, Output, counted
 from edgetune.watcher import Watcher
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class TuningProgress(Watcher):
 
 def summary(progress: Progress, baseline: Latency | None) -> str:
     """The state of a tuning run in one line."""
-    parts = [f"{progress.trials_spent} trials"]
+    parts = [counted(progress.trials_spent, "trial")]
     if progress.trials_reused:
         parts[0] += f" and {progress.trials_reused} reused"
     if progress.trials_spent:

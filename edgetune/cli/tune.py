@@ -9,7 +9,7 @@ import typer
 from edgetune.cli import options
 from edgetune.cli.command import command
 from edgetune.cli.options import option
-from edgetune.cli.output import INTERRUPTED, VERBOSE, Output
+from edgetune.cli.output import INTERRUPTED, VERBOSE, Output, counted
 from edgetune.errors import BudgetError, DeviceError
 
 if TYPE_CHECKING:
@@ -145,12 +145,12 @@ def _print(console: Console, result: TuneResult, rows: int) -> None:
     if len(result.tasks) > rows:
         console.print(f" and {len(result.tasks) - rows} cheaper ones, which -v shows")
     for note in result.notes:
-        console.print(f"note: {note}", markup=False)
-    spent = f"{result.trials_spent} trials measured, {result.trials_reused} reused, {result.wall_s:.0f} s"
-    console.print(f"{result.model} for {result.target}: {spent}", markup=False)
+        console.print(f"note: {note}")
+    spent = f"{counted(result.trials_spent, 'trial')} measured, {result.trials_reused} reused, {result.wall_s:.0f} s"
+    console.print(f"{result.model} for {result.target}: {spent}")
     failures = ", ".join(f"{count} {kind}" for kind, count in sorted(result.failures.items()))
     if failures:
-        console.print(f"failed candidates: {failures}", markup=False)
+        console.print(f"failed candidates: {failures}")
     if result.verified is not None:
         console.print(
             f"verified against ONNX Runtime: largest error {result.verified.max_abs_error:.2g} absolute, "
@@ -165,4 +165,4 @@ def _print(console: Console, result: TuneResult, rows: int) -> None:
         console.print(str(result.agreement["explanation"]))
     if result.speedup_vs_onnxruntime is not None:
         console.print(f"{result.speedup_vs_onnxruntime:.2f} times as fast as ONNX Runtime")
-    console.print(f"bundle: {result.bundle}", markup=False, soft_wrap=True)
+    console.print(f"bundle: {result.bundle}", soft_wrap=True)

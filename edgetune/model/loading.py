@@ -265,9 +265,15 @@ def _external_files(proto: ModelProto, path: Path) -> list[Path]:
                 "save the model again with its data beside it"
             ) from error
         if not location or not file.is_relative_to(folder):
+            linked = bool(location) and (folder / location).is_symlink()  # as Hugging Face's cache has it
             raise ModelError(
-                f"{path} refers to external data outside of its folder ({location!r}), which is refused; "
-                "save the model again with its data beside it"
+                f"{path} refers to external data outside of its folder ({location!r}"
+                f"{', a symbolic link' if linked else ''}), which is refused; "
+                + (
+                    "copy the folder with 'cp -rL', which follows links"
+                    if linked
+                    else "save the model again with its data beside it"
+                )
             )
         if not there:
             raise ModelError(

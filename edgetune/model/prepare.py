@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -91,16 +92,26 @@ def _prepare_fixed(
     return _finish(loaded, result, specs, frozen, reference_inputs, reference_outputs)
 
 
+_NO_OPERATOR = re.compile(
+    "not a registered function|No Op registered|No opset import|Could not find an implementation"
+)
+"""What ONNX Runtime says of an operator that it does not have."""
+
+
 def _reference_session(model: ModelProto) -> Session:
     try:
         return Session(model)
     except ModelError as error:
-        if graphs.opset(model) >= _OLDEST_OPSET:
-            raise
-        raise ModelError(
-            f"{error}; the model's operator set is {graphs.opset(model)}, and ONNX Runtime supports "
-            f"{_OLDEST_OPSET} and later: export the model again with a newer one"
-        ) from error
+        if graphs.opset(model) < _OLDEST_OPSET:
+            hint = (
+                f"the model's operator set is {graphs.opset(model)}, and ONNX Runtime supports {_OLDEST_OPSET} and "
+                "later: export the model again with a newer one"
+            )
+        elif _NO_OPERATOR.search(str(error)):
+            hint = "'edgetune check' names every node that stands in the way, and where to cut the model"
+        else:
+            hint = "export the model again"
+        raise ModelError(f"{error}; {hint}") from error
 
 
 def _values_check(
@@ -135,9 +146,11 @@ def _finish(
     model = annotate(result.model)
     notes = list(result.notes)
     outputs = []
+    # Not those that are an input or a weight: their sizes are known, though the output need not declare them.
+    computed = {name for node in model.graph.node for name in node.output}
     for value in interface.outputs(model):
         array = reference_outputs[value.name]
-        if not value.fixed:
+        if not value.fixed and value.name in computed:
             notes.append(
                 f"the shape of output {value.name!r} was taken from a run: it depends on the input's values"
             )

@@ -19,7 +19,11 @@ Arrays = dict[str, np.ndarray[Any, Any]]
 DEADLINE_S = 60
 """Of one run of a model with a Loop, which may have no end. ONNX Runtime looks between two nodes whether to stop."""
 
-_NOISE = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : |/\S+/(?=[\w.]+\.(cc|h):\d+)")
+_SIGNATURE = r"[\w:<>,&*~ ]*::[\w~]+(?:\[abi:\w+\])?\((?:[^()]|\([^()]*\))*\)(?: const)?(?: \[with [^\]]*\])?"
+_NOISE = re.compile(
+    rf"\[ONNXRuntimeError\] : \d+ : \w+ : |\S*\b\w[\w.]*\.(?:cc|h|cpp):\d+ (?:{_SIGNATURE}|\w+) "
+)
+"""Codes; where in ONNX Runtime's sources an error was made, with the function's signature or its bare name."""
 
 _INPUTS_READ = {("com.microsoft", "QLinearSigmoid"): 5, ("com.microsoft", "QLinearLeakyRelu"): 5}
 """Operators of which ONNX Runtime 1.32 reads so many inputs, and ends the process where a node has fewer."""
@@ -121,5 +125,5 @@ def _check_inputs(model: ModelProto) -> None:
 
 
 def reason(error: Exception) -> str:
-    """The first line of an ONNX Runtime error, without its codes and source paths."""
+    """The first line of an ONNX Runtime error, without its codes and places in its sources."""
     return _NOISE.sub("", first_line(error)).strip().rstrip(".")[:400]

@@ -152,3 +152,13 @@ def test_the_table_of_commands_is_true() -> None:
         app = importlib.import_module(f"edgetune.cli.{name}").app
         help_text = typer.main.get_command(app).help or ""
         assert help_text.split("\n\n")[0].replace("\n", " ") == summary, name
+
+
+def test_config_show_says_what_an_unset_value_comes_to(capfd: pytest.CaptureFixture[str]) -> None:
+    from edgetune.logs import default_path
+
+    assert main.main(["config", "show"]) == 0
+    shown = {line.split()[0]: line for line in capfd.readouterr().out.splitlines()}
+    assert str(default_path()) in shown["logs"]
+    assert "edgetune-out/MODEL-TARGET" in shown["out"]
+    assert not [line for line in shown.values() if " - " in line and "(" not in line]

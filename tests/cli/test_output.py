@@ -11,12 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
-from edgetune.cli.output import Output
+from edgetune.cli.output import Output, counted
 
 NOISY = """
 import os
-from edgetune.cli.output import Output
+from edgetune.cli.output import Output, counted
 with Output(json={json}, verbose={verbose}, quiet={quiet}) as out:
     print("from Python")
     os.write(1, b"from C++\\n")
@@ -86,3 +87,27 @@ def test_a_closed_pipe_is_no_traceback() -> None:
     os.close(write)
     assert done.stderr == ""
     assert done.returncode == 1
+
+
+def test_a_person_sees_names_as_they_are_and_lines_whole(capfd: pytest.CaptureFixture[str]) -> None:
+    """Rich would drop ``[red]``, turn ``:tada:`` into a picture, and end with an error at ``[/b]``."""
+    from rich.table import Table
+
+    name = "[red]conv[/b] :tada: " + "long " * 200 + "end"
+    table = Table("name", box=None)
+    table.add_row(name)
+
+    def human(console: Console) -> None:
+        console.print(name)
+        console.print(table)
+
+    with Output() as out:
+        out.note(name)
+        out.result({}, human)
+    shown = capfd.readouterr()
+    assert [line.strip() for line in shown.out.splitlines()] == [name, "name", name]
+    assert shown.err.strip() == name
+
+
+def test_one_is_not_many() -> None:
+    assert [counted(number, "trial") for number in (0, 1, 2)] == ["0 trials", "1 trial", "2 trials"]

@@ -146,6 +146,15 @@ class TestExternalData:
         with pytest.raises(ModelError, match=r"another file \(big\.data\)"):
             load_model(onnx.ModelProto.FromString(data))
 
+    def test_a_link_out_of_the_folder_is_refused_with_the_way_to_copy_it(self, tmp_path: Path) -> None:
+        (tmp_path / "snapshot").mkdir()
+        path = self.save(tmp_path / "snapshot")
+        data = tmp_path / "snapshot" / "big.data"
+        data.rename(tmp_path / "blob")
+        data.symlink_to("../blob")
+        with pytest.raises(ModelError, match=r"a symbolic link.*cp -rL"):
+            load_model(path)
+
     def test_a_path_out_of_the_folder_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "inner").mkdir()
         path = self.save(tmp_path / "inner")
@@ -155,7 +164,7 @@ class TestExternalData:
             if entry.key == "location":
                 entry.value = "../big.data"
         path.write_bytes(model.SerializeToString())
-        with pytest.raises(ModelError, match="outside of its folder"):
+        with pytest.raises(ModelError, match=r"outside of its folder.*save the model again"):
             load_model(path)
 
     def test_more_than_fits_into_one_message(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,6 +100,15 @@ def test_an_output_without_a_size_is_measured_and_noted() -> None:
     assert "the shape of output 'y' was taken from a run" in prepared.notes[0]
 
 
+def test_outputs_that_nothing_computes() -> None:
+    """An input, and a weight: their sizes do not depend on values."""
+    prepared = prepare(
+        model_of("(float[2, 3] x) => (x, w, float[2, 3] y) <float[2] w = {1, 2}> { y = Relu(x) }")
+    )
+    assert [spec.shape for spec in prepared.outputs] == [(2, 3), (2,), (2, 3)]
+    assert prepared.notes == ()
+
+
 def test_a_wrong_declared_output_shape_does_not_matter() -> None:
     model = model_of("(float[2, 3] x) => (float[2, 3] y) { y = Transpose<perm = [1, 0]>(x) }")
     assert prepare(model).outputs == (TensorSpec("y", "float32", (3, 2)),)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -80,6 +82,35 @@ def test_a_model_that_never_runs_is_refused_with_the_reason() -> None:
     with pytest.raises(ModelError, match="cannot run the model on these inputs") as error:
         reference_run(bad, [TensorSpec("x", "float32", (5,))], {})
     assert ".cc" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("y = Cast<to = 14>(x)", "tensor(complex64)"),
+        ("y = NoSuchOperator(x)", "No Op registered for NoSuchOperator"),
+        ("s = Constant<value_ints=[3, 0]>() y = Reshape<allowzero = 7>(x, s)", "Reshape"),
+    ],
+)
+def test_what_onnxruntime_says_is_told_without_places_in_its_sources(body: str, told: str) -> None:
+    def load_and_run() -> None:
+        session(f"(float[3] x) => (y) {{ {body} }}").run({"x": np.zeros(3, np.float32)})
+
+    with pytest.raises(ModelError) as error:
+        load_and_run()
+    assert told in str(error.value)
+    assert not re.search(r"\.(cc|h):|::|FAIL", str(error.value))
+
+
+def test_damaged_weights_are_told_without_places_in_sources() -> None:
+    model = parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { y = Add(x, w) }'
+    )
+    model.graph.initializer[0].ClearField("float_data")
+    model.graph.initializer[0].raw_data = b"12345"
+    with pytest.raises(ModelError, match=r"cannot load the model: .*'w'.* size ") as error:
+        Session(model)
+    assert not re.search(r"\.(cc|h):|::|FAIL", str(error.value))
 
 
 @pytest.mark.parametrize(
