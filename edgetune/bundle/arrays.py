@@ -19,7 +19,6 @@ import numpy as np
 from edgetune.dtypes import EXTENDED, numpy_dtype
 from edgetune.errors import UsageError
 
-
 UNREADABLE = (OSError, ValueError, TypeError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
 """What reading raises where a file is no ``.npz`` or is damaged. RuntimeError: encrypted, or of an unknown method."""
 
