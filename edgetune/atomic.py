@@ -112,6 +112,8 @@ def writing(out: Path, what: str = "the bundle", option: str = "--out") -> Itera
             reason = "there is no such folder; make it"
         elif error.errno in (errno.EEXIST, errno.ENOTDIR):
             reason = "a part of the path is a file; correct it"
+        elif error.errno == errno.EISDIR:
+            reason = "it is a folder; name a file in it"
         else:
             reason = f"{error.strerror or error}; change its permissions"
         raise OutputError(

@@ -9,6 +9,7 @@ with ``.view(ml_dtypes.bfloat16)``.
 from __future__ import annotations
 
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -17,6 +18,9 @@ import numpy as np
 
 from edgetune.dtypes import EXTENDED, numpy_dtype
 from edgetune.errors import UsageError
+
+UNREADABLE = (OSError, ValueError, TypeError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
+"""What reading raises where a file is no ``.npz`` or is damaged. RuntimeError: encrypted, or of an unknown method."""
 
 
 def write_npz(file: Path | IO[bytes], arrays: Mapping[str, np.ndarray]) -> None:
@@ -45,7 +49,7 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
     """
     try:
         return load_npz(path.expanduser())
-    except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile) as error:
+    except UNREADABLE as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise UsageError(
             f"{path} is not a readable .npz file ({reason}); write one with numpy.savez({path.name!r}, "
@@ -57,11 +61,12 @@ def load_npz(file: Path | IO[bytes]) -> dict[str, np.ndarray]:
     """The arrays of an ``.npz``, of the types that they were written in.
 
     Raises:
-        ValueError, TypeError, EOFError, OSError, zipfile.BadZipFile: it is no ``.npz``.
+        UNREADABLE: it is no ``.npz``, or is damaged.
     """
-    with np.load(file, allow_pickle=False) as loaded:
-        if not hasattr(loaded, "files"):
-            raise ValueError("it holds a single array without a name")
+    opened = np.load(file, allow_pickle=False)
+    if isinstance(opened, np.ndarray):
+        raise ValueError("it holds a single array without a name")
+    with opened as loaded:
         types = {info.filename: info.comment.decode() for info in loaded.zip.infolist() if info.comment}
         return {name: _typed(loaded[name], types.get(f"{name}.npy", "")) for name in loaded.files}
 

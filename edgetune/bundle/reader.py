@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib.metadata
 import io
 import re
-import zipfile
 from _thread import allocate_lock, start_new_thread
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -19,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from edgetune.bundle import manifest as m
-from edgetune.bundle.arrays import load_npz
+from edgetune.bundle.arrays import UNREADABLE, load_npz
 from edgetune.bundle.package import Runner, choose, parse_package
 from edgetune.bundle.storage import Extent, Storage, open_storage, unreadable
 from edgetune.cpu import architecture, missing_features
@@ -68,7 +67,7 @@ class Bundle:
                 if match := _RECORDED.fullmatch(key):
                     run = runs.setdefault(int(match[1] or 0), {"input": {}, "output": {}})
                     run[match[2]][match[3]] = array
-        except (ValueError, OSError, zipfile.BadZipFile) as error:
+        except UNREADABLE as error:
             raise _changed(self.path, m.REFERENCE) from error
         return tuple(ReferenceRun(runs[number]["input"], runs[number]["output"]) for number in sorted(runs))
 

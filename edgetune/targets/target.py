@@ -16,8 +16,8 @@ from edgetune.targets import llvm
 if TYPE_CHECKING:
     import tvm
 
-_Positive = Annotated[int, Field(gt=0)]
-_Size = Annotated[int, Field(ge=0)]
+_Positive = Annotated[int, Field(gt=0, lt=2**63)]
+_Size = Annotated[int, Field(ge=0, lt=2**63)]
 _Attribute = Annotated[str, Field(pattern=r"^[+-][A-Za-z0-9][A-Za-z0-9._-]*$")]
 
 # How a 64-bit or hard-float calling convention is asked for where the triple leaves it open.

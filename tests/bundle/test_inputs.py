@@ -77,3 +77,25 @@ def test_file_that_is_no_npz(shared_bundle, tmp_path):
     for name in ("single.npy", "text.npz", "empty.npz", "objects.npz", "missing.npz"):
         with pytest.raises(UsageError, match=r"is not a readable \.npz file"):
             choose_inputs(opened, tmp_path / name)
+
+
+def test_a_single_array_is_named_as_such(tmp_path):
+    np.save(tmp_path / "single.npy", np.zeros(3))
+    with pytest.raises(UsageError, match="single array without a name"):
+        read_npz(tmp_path / "single.npy")
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_damaged_npz_files_are_refused_or_read(tmp_path, save):
+    """Whatever zipfile, zlib and NumPy raise is one message."""
+    path = tmp_path / "x.npz"
+    save(path, x=np.arange(50, dtype=np.float32))
+    whole = path.read_bytes()
+    for position in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[position] ^= 0xFF
+        path.write_bytes(damaged)
+        try:
+            read_npz(path)
+        except UsageError as error:
+            assert "is not a readable .npz file" in str(error)  # noqa: PT017

@@ -48,6 +48,10 @@ def test_a_file_is_named_by_its_stem(write):
         (GOOD.replace('mcpu = "cortex-a76"\n', ""), "field 'mcpu' is missing"),
         (GOOD.replace("cores = 4", "cores = 0"), "field 'cores': .*greater than 0, not 0"),
         (GOOD.replace("cores = 4", 'cores = "4"'), "field 'cores': .*integer, not '4'"),
+        (
+            GOOD.replace("cores = 4", "cores = 9223372036854775808"),
+            "field 'cores': .*less than 9223372036854775808",
+        ),
         (GOOD.replace("aarch64-", "mips-"), "field 'mtriple': the architecture must be one of"),
         (GOOD.replace('"llvm"', '"opencl"'), "field 'kind': .*'llvm' or 'cuda'"),
         (GOOD.replace('"llvm"', '"cuda"'), r"needs a \[gpu\] table"),
