@@ -19,15 +19,26 @@ from typing import Any
 
 import numpy as np
 import tvm
-from tvm import relax, te, topi
+from tvm import relax, te
 
 from edgetune.graph import integer_products
 from edgetune.graph.blocked import BlockedValue, Rewriter, Rule, same_padding
 from edgetune.graph.geometry import Geometry
 from edgetune.graph.integer_products import BYTES
 from edgetune.graph.packing import const, shape_of
-from edgetune.graph.quantized_values import Dequantized, Quantised, Sums, Weights, quantize, rounded, summed
-from edgetune.graph.rules import operand, pooled
+from edgetune.graph.quantized_values import (
+    Deferred,
+    Dequantized,
+    Joined,
+    Quantised,
+    Sums,
+    Weights,
+    quantize,
+    requantized,
+    rounded,
+    summed,
+)
+from edgetune.graph.rules import joined, operand, pooled
 from edgetune.kernels import integer, window
 from edgetune.kernels.dots import Dot, best_dot
 
@@ -179,18 +190,30 @@ def _quantize(rewriter: Rewriter, call: Any) -> BlockedValue | None:
     kind = str(call.ty.dtype)
     if value is None or scale is None or zero is None or kind not in BYTES:
         return None
+    return _quantised_as(rewriter, value, float(scale), float(zero), kind)
+
+
+def _quantised_as(
+    rewriter: Rewriter, value: BlockedValue, scale: float, zero: float, kind: str
+) -> BlockedValue:
+    """A float tensor as bytes of one scale; each part of a joined one by itself, where it is made."""
     limits = np.iinfo(kind)
     bounds = float(limits.min), float(limits.max)
+    if isinstance(value, Joined):
+        return value.like(
+            joined(rewriter, [_quantised_as(rewriter, part, scale, zero, kind) for part in value.parts])
+        )
+    if isinstance(value, Dequantized):
+        return requantized(rewriter, value, scale, zero, kind)
     if not isinstance(value, Sums):
-        values = functools.partial(quantize, scale=float(scale), zero=float(zero), bounds=bounds, kind=kind)
-        expr = rewriter.emit_te(values, value.expr, name="quantize")
-        return value.like(expr)
-    bounds = (max(bounds[0], float(zero)) if value.floor else bounds[0]), bounds[1]
+        values = functools.partial(quantize, scale=scale, zero=zero, bounds=bounds, kind=kind)
+        return value.like(rewriter.emit_te(values, value.expr, name="quantize"))
+    bounds = (max(bounds[0], zero) if value.floor else bounds[0]), bounds[1]
 
     def requantize(*given: te.Tensor) -> te.Tensor:
         return te.compute(
             given[0].shape,
-            lambda *i: rounded(summed(given, i), float(zero), bounds, kind),
+            lambda *i: rounded(summed(given, i), zero, bounds, kind),
             name="requantized",
         )
 
@@ -300,28 +323,21 @@ def _max_pool(rewriter: Rewriter, call: Any) -> BlockedValue | None:
 
 
 def _concat(rewriter: Rewriter, call: Any) -> BlockedValue | None:
-    """Bytes are joined as they are where they have one scale, else dequantised on the way."""
+    """Bytes are joined as they are where they have one scale; else what reads them says in which form."""
     fields = call.args[0].fields if isinstance(call.args[0], relax.Tuple) else []
     values = [rewriter.blocked_or_none(field) for field in fields]
-    known = [value for value in values if isinstance(value, Dequantized)]
-    if not known or len(known) < len(fields) or call.attrs.axis is None or int(call.attrs.axis) != 1:
+    known = [value for value in values if value is not None]
+    if len(known) < len(fields) or call.attrs.axis is None or int(call.attrs.axis) != 1:
         return None
-    if any(value.padded(rewriter.lanes) for value in known):
+    if not any(isinstance(v, Deferred) for v in known) or any(v.padded(rewriter.lanes) for v in known):
         return None
-    form = BlockedValue(None, sum(v.channels for v in known), known[0].height, known[0].width)
-    parts = [value.values.expr for value in known]
-    if len({(v.scale, v.zero, str(v.values.expr.ty.dtype)) for v in known}) == 1:
-        joined = rewriter.emit(relax.op.concat(parts, axis=1))
-        return Dequantized(rewriter, form.like(joined), known[0].scale, known[0].zero)
-
-    def concat(*given: te.Tensor) -> te.Tensor:
-        floats = [
-            te.compute(x.shape, value.read(x), name="dequantized")
-            for value, x in zip(known, given, strict=True)
-        ]
-        return topi.concatenate(floats, axis=1)
-
-    return form.like(rewriter.emit_te(concat, *parts, name="concat"))
+    whole = Joined(rewriter, known)
+    parts = [value for value in known if isinstance(value, Dequantized)]
+    scales = {(v.scale, v.zero, str(v.values.expr.ty.dtype)) for v in parts}
+    if len(parts) == len(known) and len(scales) == 1:
+        values = whole.like(joined(rewriter, [part.values for part in parts]))
+        return Dequantized(rewriter, values, parts[0].scale, parts[0].zero)
+    return whole
 
 
 def _matmul(rewriter: Rewriter, call: Any) -> Any:

@@ -13,6 +13,7 @@ from tvm import te
 
 from edgetune.graph.blocked import BlockedValue, Rewriter
 from edgetune.graph.packing import block_channels, const
+from edgetune.graph.rules import joined
 
 _INJECTIVE = 2
 """Relax's fusion pattern (``OpPatternKind``) of what is fused with what follows only."""
@@ -157,3 +158,51 @@ class Dequantized(Deferred):
         """The float at an index of the values."""
         step, origin = tvm.tirx.const(self.scale, "float32"), tvm.tirx.const(float(self.zero), "float32")
         return lambda *index: (values(*index).astype("float32") - origin) * step
+
+
+def requantized(rewriter: Rewriter, value: Dequantized, scale: float, zero: float, kind: str) -> BlockedValue:
+    """Bytes of one scale as bytes of another: what dequantising and quantising give, in one multiplication.
+
+    All that can come in is known, 256 values; where a product by the quotient of the scales gives the same for each,
+    it replaces the product and the quotient, and where nothing changes there is no kernel.
+    """
+    given, taken = np.iinfo(str(value.values.expr.ty.dtype)), np.iinfo(kind)
+    bounds = float(taken.min), float(taken.max)
+    steps = np.arange(given.min, given.max + 1).astype(np.float32) - np.float32(value.zero)
+
+    def of(quotients: np.ndarray) -> np.ndarray:
+        return np.clip(np.rint(quotients) + np.float32(zero), *bounds)
+
+    with np.errstate(all="ignore"):
+        wanted = of(steps * np.float32(value.scale) / np.float32(scale))
+        factor = np.float32(value.scale) / np.float32(scale)
+        is_product = np.array_equal(of(steps * factor), wanted)
+    if given.dtype == taken.dtype and np.array_equal(wanted, np.arange(given.min, given.max + 1)):
+        return value.values
+
+    def requantize(x: te.Tensor) -> te.Tensor:
+        origin, product, step = (
+            tvm.tirx.const(float(number), "float32") for number in (value.zero, factor, scale)
+        )
+
+        def at(*index: Any) -> Any:
+            if is_product:
+                quotient = (x(*index).astype("float32") - origin) * product
+            else:
+                quotient = value.read(x)(*index) / step
+            return rounded(quotient, zero, bounds, kind)
+
+        return te.compute(x.shape, at, name="requantized")
+
+    return value.like(rewriter.emit_te(requantize, value.values.expr, name="requantize"))
+
+
+class Joined(Deferred):
+    """The channels of several tensors one after the other, none of them padded; joined where that is asked for."""
+
+    parts: tuple[BlockedValue, ...]
+
+    def __init__(self, rewriter: Rewriter, parts: Sequence[BlockedValue]) -> None:
+        make = functools.cache(lambda: joined(rewriter, parts))
+        super().__init__(make, sum(part.channels for part in parts), parts[0].height, parts[0].width, 1)
+        object.__setattr__(self, "parts", tuple(parts))

@@ -6,6 +6,7 @@ A rule takes the rewriter and the call; it returns a ``BlockedValue``, a plain e
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -230,15 +231,22 @@ def _concat(rewriter: Rewriter, call: Any) -> BlockedValue | None:
     known = [v for v in values if v is not None]
     if len(known) < len(values) or any(v.padded(rewriter.lanes) for v in known):
         return None
-    one_image = all(shape_of(v.expr)[0] == 1 for v in known)
-    expr = rewriter.emit_te(
+    return BlockedValue(
+        joined(rewriter, known), sum(v.channels for v in known), known[0].height, known[0].width
+    )
+
+
+def joined(rewriter: Rewriter, parts: Sequence[BlockedValue]) -> Any:
+    """The channels of blocked tensors of one type and size, none of them padded, one tensor after the other."""
+    exprs = [part.expr for part in parts]
+    one_image = all(shape_of(expr)[0] == 1 for expr in exprs)
+    return rewriter.emit_te(
         topi.concatenate,
-        [v.expr for v in known],
+        exprs,
         1,
         name="concatenate",
         primfunc_attrs={JOINS_ATTR: 1} if one_image else None,
     )
-    return BlockedValue(expr, sum(v.channels for v in known), known[0].height, known[0].width)
 
 
 def _resize(rewriter: Rewriter, call: Any) -> BlockedValue | None:
