@@ -85,7 +85,7 @@ def test_export_and_import(capfd: pytest.CaptureFixture[str], tmp_path: Path) ->
     assert "0 records added, 5 were known already" in run(capfd, "import", file, "--logs", other)[0]
     assert as_json(capfd, "export", file, "--best", 1, "--target", HERE)["records"] == 1
     assert as_json(capfd, "export", file, "--no-failures")["records"] == 3
-    assert "1 records written" in run(capfd, "export", file, "--device", "pi")[0]
+    assert "1 record written" in run(capfd, "export", file, "--device", "pi")[0]
 
 
 def test_a_torn_and_a_wrong_file(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
