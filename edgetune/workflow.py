@@ -104,6 +104,9 @@ def tune(
         clocks = [
             stack.enter_context(controlled_clocks(one.linker, request.fix_clocks)) for one in measured_on
         ]
+        measured_on = tuple(
+            replace(one, prepared=clock.renew) for one, clock in zip(measured_on, clocks, strict=True)
+        )
         before = _baseline(job, watcher, measure_latency)
         watcher.say(f"tuning {len(job.lowered.tasks)} tasks on {names}")
         outcome = tune_tasks(

@@ -6,7 +6,11 @@ edgetune's folder there, changes them, and waits for its input to end. However e
 it that input ends, and the keeper restores. Where the keeper is killed too, its journal is applied at the next start;
 after a restart of the device, which forgets such settings by itself, the journal is void.
 
-A lock names the keeper's process, so that two runs do not take each other's settings for the original ones.
+A lock names the keeper's process, so that two runs do not take each other's settings for the original ones. It names
+the run, too: a keeper of the same run whose connection was cut, and does not know it yet, is replaced.
+
+A device that was restarted has forgotten the settings: :meth:`FixedClocks.renew` asks the keeper whether it is still
+there, and starts another one where it is not.
 
 Sources: Linux ``Documentation/admin-guide/pm/cpufreq.rst``; ``proc(5)`` for a process's start time.
 """
@@ -14,6 +18,7 @@ Sources: Linux ``Documentation/admin-guide/pm/cpufreq.rst``; ``proc(5)`` for a p
 from __future__ import annotations
 
 import contextlib
+import secrets
 import shlex
 import threading
 from collections.abc import Callable, Iterator
@@ -25,6 +30,7 @@ from edgetune.devices.link import Link, Stream
 
 GOVERNOR = "performance"
 _TIMEOUT_S = 30.0
+_ANSWER_S = 5.0
 _COMMON = r"""
 exec 2>/dev/null
 trap '' HUP INT TERM PIPE
@@ -44,10 +50,13 @@ restore() {
   rm -f "$lock"
   [ -z "$left" ] && echo restored || echo "left|$left"
 }
-while ! ln -s "$$.$(started $$).$boot" "$lock"; do
+while ! ln -s "$$.$(started $$).$boot.$run" "$lock"; do
   owner=$(readlink "$lock") || { echo "unwritable|$home"; exit; }
-  pid=${owner%%.*}
-  [ "${owner#*.}" = "$(started "$pid").$boot" ] && { echo "held|$pid"; exit; }
+  pid=${owner%%.*} of=${owner##*.} rest=${owner#*.}
+  if [ "${rest%.*}" = "$(started "$pid").$boot" ]; then
+    [ "$of" = "$run" ] || { echo "held|$pid"; exit; }
+    kill -9 "$pid"
+  fi
   rm -f "$lock"
 done
 """
@@ -57,7 +66,7 @@ rm -f "$lock"
 echo done
 """
 _KEEP = r"""
-if [ -s "$journal" ]; then restore > /dev/null; ln -s "$$.$(started $$).$boot" "$lock"; fi
+if [ -s "$journal" ]; then restore > /dev/null; ln -s "$$.$(started $$).$boot.$run" "$lock"; fi
 echo "boot|$boot" > "$journal.new"
 for file in "$root"/sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_governor; do
   read -r old < "$file" || continue
@@ -73,7 +82,7 @@ while IFS='|' read -r path value; do
   echo "changed|$path|$now"
 done < "$journal"
 echo ready
-while read -r word; do [ "$word" = end ] && break; done
+while read -r word; do [ "$word" = end ] && break; echo here; done
 restore
 """
 
@@ -90,18 +99,24 @@ class Change:
 class FixedClocks:
     """A context in which a device's CPUs run with the ``performance`` governor.
 
+    Threads: :meth:`renew` may be called by any; after the context's end it does nothing.
+
     Args:
-        link: to the device; owned, and closed at the end.
+        linker: opens a connection to the device.
         root: what stands before the paths of the kernel's files.
 
     Attributes:
-        changes: what was tried. notes: what did not work, for the user.
+        changes: what was tried. notes: what the user should know.
     """
 
-    def __init__(self, link: Link, root: str = "") -> None:
-        self._link = link
+    def __init__(self, linker: Callable[[], Link], root: str = "") -> None:
+        self._linker = linker
         self._root = root
+        self._run = secrets.token_hex(8)
+        self._link: Link | None = None
         self._stream: Stream | None = None
+        self._lock = threading.Lock()
+        self._ended = False
         self.changes: tuple[Change, ...] = ()
         self.notes: tuple[str, ...] = ()
 
@@ -116,7 +131,36 @@ class FixedClocks:
         Raises:
             DeviceError: the connection broke.
         """
-        self._stream = self._link.stream(_script(self._link, self._root, _KEEP))
+        self._start()
+        return self
+
+    def renew(self) -> None:
+        """Fix the clocks again if the device was restarted, or the connection to its keeper is gone.
+
+        Raises:
+            DeviceError: the device cannot be reached.
+        """
+        with self._lock:
+            if self._ended or not self.fixed or self._answers():
+                return
+            self._close()
+            self._start()
+            if self.fixed and self._link is not None:
+                self.notes += (f"the clocks of {self._link.address} were fixed again after it had been lost",)
+
+    def _answers(self) -> bool:
+        """Whether the keeper is there."""
+        if self._stream is None:
+            return False
+        try:
+            self._stream.send(b"still\n")
+        except (OSError, EOFError, ValueError):
+            return False
+        return "here" in self._lines(_ANSWER_S)
+
+    def _start(self) -> None:
+        self._link = link = self._linker()
+        self._stream = link.stream(_script(link, self._root, _KEEP, self._run))
         before: dict[str, str] = {}
         after: dict[str, str] = {}
         for line in self._lines():
@@ -127,14 +171,14 @@ class FixedClocks:
             elif word == "changed":
                 after[path] = value
             elif word in ("held", "unwritable"):
-                self.notes += (_refusal(self._link.address, word, rest),)
-                return self
+                self.notes += (_refusal(link.address, word, rest),)
+                self.changes = ()
+                return
             elif word == "ready":
                 break
         self.changes = tuple(Change(path, old, after.get(path, old)) for path, old in before.items())
         if not self.fixed:
-            self.notes += (self._why_not(),)
-        return self
+            self.notes += (self._why_not(link.address),)
 
     def __exit__(
         self,
@@ -143,26 +187,35 @@ class FixedClocks:
         traceback: TracebackType | None,
     ) -> None:
         """Put the settings back, and wait until they are."""
-        if self._stream is not None:
-            with contextlib.suppress(OSError, EOFError):
-                self._stream.send(b"end\n")
-                for line in self._lines():
-                    if line.startswith("left|"):
-                        self.notes += (
-                            f"{self._link.address} keeps changed settings: {line[5:].strip()}; set them there yourself",
-                        )
-            self._stream.close()
-        self._link.close()
+        with self._lock:
+            self._ended = True
+            if self._stream is not None and self._link is not None:
+                with contextlib.suppress(OSError, EOFError):
+                    self._stream.send(b"end\n")
+                    for line in self._lines():
+                        if line.startswith("left|"):
+                            self.notes += (
+                                f"{self._link.address} keeps changed settings: {line[5:].strip()}; set them there "
+                                "yourself",
+                            )
+            self._close()
 
-    def _lines(self) -> list[str]:
-        """What the keeper says until it is ready, or has ended."""
+    def _close(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+        if self._link is not None:
+            self._link.close()
+        self._stream = self._link = None
+
+    def _lines(self, timeout_s: float = _TIMEOUT_S) -> list[str]:
+        """What the keeper says until it is ready, is there, or has ended."""
         assert self._stream is not None
-        alarm = threading.Timer(_TIMEOUT_S, self._stream.close)
+        alarm = threading.Timer(timeout_s, self._stream.close)
         alarm.daemon = True
         alarm.start()
         text = b""
         try:
-            while not text.endswith((b"ready\n", b"restored\n")):
+            while not text.endswith((b"ready\n", b"here\n", b"restored\n")):
                 piece = self._stream.receive(4096)
                 if not piece:
                     break
@@ -173,8 +226,7 @@ class FixedClocks:
             alarm.cancel()
         return text.decode("utf-8", "replace").splitlines()
 
-    def _why_not(self) -> str:
-        where = self._link.address
+    def _why_not(self, where: str) -> str:
         if not self.changes:
             return f"the clocks of {where} were not fixed: its kernel offers no governor '{GOVERNOR}'"
         return (
@@ -199,6 +251,11 @@ class Clocks:
         """What did not work."""
         return () if self.keeper is None else self.keeper.notes
 
+    def renew(self) -> None:
+        """Fix them again if the device was restarted; see :meth:`FixedClocks.renew`."""
+        if self.keeper is not None:
+            self.keeper.renew()
+
 
 @contextlib.contextmanager
 def controlled_clocks(linker: Callable[[], Link] | None, fix: bool, root: str = "") -> Iterator[Clocks]:
@@ -219,7 +276,7 @@ def controlled_clocks(linker: Callable[[], Link] | None, fix: bool, root: str = 
     if not fix:
         yield Clocks()
         return
-    with FixedClocks(linker(), root) as keeper:
+    with FixedClocks(linker, root) as keeper:
         yield Clocks(keeper)
 
 
@@ -230,11 +287,11 @@ def restore_leftovers(link: Link) -> None:
         DeviceError: the connection broke.
     """
     if link.run(f"test -s {link.home}/settings.journal").code == 0:
-        link.run(_script(link, "", _RESTORE), _TIMEOUT_S)
+        link.run(_script(link, "", _RESTORE, "none"), _TIMEOUT_S)
 
 
-def _script(link: Link, root: str, body: str) -> str:
-    return f"home={link.home} root={shlex.quote(root)} governor={GOVERNOR}\n{_COMMON}{body}"
+def _script(link: Link, root: str, body: str, run: str) -> str:
+    return f"home={link.home} root={shlex.quote(root)} governor={GOVERNOR} run={run}\n{_COMMON}{body}"
 
 
 def _refusal(address: str, word: str, rest: str) -> str:

@@ -188,7 +188,8 @@ class SshStream:
 
     def close(self) -> None:
         """Close the channel: the command's input ends."""
-        self._channel.close()
+        with contextlib.suppress(OSError, EOFError):  # the connection may be gone already
+            self._channel.close()
 
 
 def _read_all(read: Any, channel: paramiko.Channel, deadline: float) -> bytes:

@@ -96,6 +96,7 @@ class Device:
         prober: asks the machine what it is.
         linker: opens a connection that runs commands on the machine, this one too.
         python: the machine's Python, which may have ONNX Runtime.
+        prepared: is called before a session measures: what a restarted machine has forgotten is set again.
     """
 
     name: str
@@ -106,6 +107,7 @@ class Device:
     linker: Callable[[], Link] | None = None
     cpus: tuple[int, ...] = ()
     python: str = PYTHON
+    prepared: Callable[[], None] | None = None
 
     def probe(self) -> Probe:
         """Return what the machine says of itself.

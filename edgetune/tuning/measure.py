@@ -295,6 +295,8 @@ class DeviceMeasurer:
     def _open(self) -> Session:
         session = lease(self._device, self._lease_timeout_s)
         try:
+            if self._device.prepared is not None:
+                self._device.prepared()
             with session.deadline(self._options.load_timeout_s, "preparing the device"):
                 self._set_threads(session)
                 self._reference_kernel = self._load_reference_kernel(session)
