@@ -9,6 +9,7 @@ from edgetune.graph.converters import (
     attention,
     elementwise,
     fused,
+    indexing,
     integer,
     narrow,
     pooling,
@@ -38,5 +39,6 @@ CONVERTERS: dict[str, Any] = {
     **resize.CONVERTERS,
     **regions.CONVERTERS,
     **selecting.CONVERTERS,
+    **indexing.CONVERTERS,
     **refused.CONVERTERS,
 }
