@@ -29,7 +29,7 @@ from edgetune.benchmarking.results import BenchmarkResult, latency
 from edgetune.bundle.assemble import WrittenBundle, check_output, write_bundle
 from edgetune.choices import choose
 from edgetune.cuda import check_nvcc
-from edgetune.devices.clocks import controlled_clocks
+from edgetune.devices.clocks import Clocks, controlled_clocks
 from edgetune.devices.transport import Device
 from edgetune.graph.compile import applies
 from edgetune.graph.library import compile_library
@@ -101,12 +101,7 @@ def tune(
             watcher.say(f"connecting to {names}")
             for one in measured_on:
                 stack.enter_context(one.up())
-        clocks = [
-            stack.enter_context(controlled_clocks(one.linker, request.fix_clocks)) for one in measured_on
-        ]
-        measured_on = tuple(
-            replace(one, prepared=clock.renew) for one, clock in zip(measured_on, clocks, strict=True)
-        )
+        measured_on, clocks = _with_clocks(stack, measured_on, request.fix_clocks)
         before = _baseline(job, watcher, measure_latency)
         watcher.say(f"tuning {len(job.lowered.tasks)} tasks on {names}")
         outcome = tune_tasks(
@@ -206,6 +201,15 @@ def _begin_tuning(request: Request, device: str | None, watcher: Watcher) -> tup
     target, measured_on = place(request.target, request.threads, device, watcher, request.cluster)
     elsewhere = [one for one in measured_on if not one.shares_host]
     return _begin(request, watcher, target, elsewhere), measured_on
+
+
+def _with_clocks(
+    stack: ExitStack, devices: Sequence[Device], fix: bool
+) -> tuple[tuple[Device, ...], list[Clocks]]:
+    """The devices, whose clocks are fixed until the stack ends where ``fix`` says so, and again if one restarts."""
+    clocks = [stack.enter_context(controlled_clocks(one.linker, fix)) for one in devices]
+    pairs = zip(devices, clocks, strict=True)
+    return tuple(replace(one, prepared=clock.renew) for one, clock in pairs), clocks
 
 
 def _fastest_threads(request: Request, device: str | None, watcher: Watcher) -> int:
