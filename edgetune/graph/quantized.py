@@ -200,9 +200,8 @@ def _quantised_as(
     limits = np.iinfo(kind)
     bounds = float(limits.min), float(limits.max)
     if isinstance(value, Joined):
-        return value.like(
-            joined(rewriter, [_quantised_as(rewriter, part, scale, zero, kind) for part in value.parts])
-        )
+        parts = [_quantised_as(rewriter, part, scale, zero, kind) for part in value.parts]
+        return value.like(joined(rewriter, parts, alone=True))
     if isinstance(value, Dequantized):
         return requantized(rewriter, value, scale, zero, kind)
     if not isinstance(value, Sums):
@@ -335,8 +334,8 @@ def _concat(rewriter: Rewriter, call: Any) -> BlockedValue | None:
     parts = [value for value in known if isinstance(value, Dequantized)]
     scales = {(v.scale, v.zero, str(v.values.expr.ty.dtype)) for v in parts}
     if len(parts) == len(known) and len(scales) == 1:
-        values = whole.like(joined(rewriter, [part.values for part in parts]))
-        return Dequantized(rewriter, values, parts[0].scale, parts[0].zero)
+        steps = whole.like(joined(rewriter, [part.values for part in parts], alone=True))
+        return Dequantized(rewriter, steps, parts[0].scale, parts[0].zero)
     return whole
 
 

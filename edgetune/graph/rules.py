@@ -54,6 +54,8 @@ _BINARY = _FINITE_BINARY | {"relax.divide", "relax.power"}
 
 
 _LAYOUTS = ("NCHW", "NCW")
+_OPAQUE = 8
+"""Relax's fusion pattern (``OpPatternKind``) of what is never fused."""
 
 
 def _is_float32_image(expr: Any) -> bool:
@@ -236,17 +238,16 @@ def _concat(rewriter: Rewriter, call: Any) -> BlockedValue | None:
     )
 
 
-def joined(rewriter: Rewriter, parts: Sequence[BlockedValue]) -> Any:
-    """The channels of blocked tensors of one type and size, none of them padded, one tensor after the other."""
+def joined(rewriter: Rewriter, parts: Sequence[BlockedValue], alone: bool = False) -> Any:
+    """The channels of blocked tensors of one type and size, none of them padded, one tensor after the other.
+
+    ``alone``: nothing is fused into the kernel, which then goes wherever its parts can be written in their place.
+    """
     exprs = [part.expr for part in parts]
-    one_image = all(shape_of(expr)[0] == 1 for expr in exprs)
-    return rewriter.emit_te(
-        topi.concatenate,
-        exprs,
-        1,
-        name="concatenate",
-        primfunc_attrs={JOINS_ATTR: 1} if one_image else None,
-    )
+    attrs = {JOINS_ATTR: 1} if all(shape_of(expr)[0] == 1 for expr in exprs) else {}
+    if attrs and alone:
+        attrs["op_pattern"] = _OPAQUE
+    return rewriter.emit_te(topi.concatenate, exprs, 1, name="concatenate", primfunc_attrs=attrs or None)
 
 
 def _resize(rewriter: Rewriter, call: Any) -> BlockedValue | None:

@@ -15,6 +15,7 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from edgetune.graph.compile import compile_model
+from edgetune.graph.joining import JOINS_ATTR
 from edgetune.graph.lower import Lowered, lower
 from edgetune.kernels.dots import best_dot
 from edgetune.kernels.registry import default_schedule
@@ -149,6 +150,53 @@ def test_convolution_is_exact(
     steps = np.rint(sums * (0.5 * 2.0**-5 / 64)) + int(constants["yz"])
     (got,) = run(compiled, {"x": x})
     np.testing.assert_array_equal(got, np.clip(steps, limits.min, limits.max).astype(kind))
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.int8])
+@pytest.mark.parametrize("scales", [(0.1, 0.3, 0.2), (0.25, 0.7, 0.25), (0.3, 0.3, 0.3), (0.3, 0.3, 0.45)])
+@pytest.mark.parametrize("read_twice", [False, True])
+def test_joined_tensors_are_exact(
+    kind: type, scales: tuple[float, float, float], read_twice: bool, local_target: Target
+) -> None:
+    """Every byte, from one scale to another, as float32 arithmetic has it; nothing is left for the joining kernel."""
+    limits = np.iinfo(kind)
+    origins = [limits.max // 3, limits.max // 2, limits.max // 3]
+    constants = {
+        "w": np.eye(16, dtype=np.int8).reshape(16, 16, 1, 1), "v": np.eye(32, dtype=np.int8).reshape(32, 32, 1, 1),
+        "one": np.float32(1), "none": np.zeros((), np.int8),
+        **{f"s{i}": np.float32(scale) for i, scale in enumerate(scales)},
+        **{f"z{i}": np.asarray(zero, kind) for i, zero in enumerate(origins)},
+    }  # fmt: skip
+    nodes = [node("DequantizeLinear", ["w", "one", "none"], ["fw"])]
+    for i in range(2):
+        step = [f"s{i}", f"z{i}"]
+        nodes += [
+            node("DequantizeLinear", [f"x{i}", *step], [f"f{i}"]), node("Conv", [f"f{i}", "fw"], [f"c{i}"]),
+            node("QuantizeLinear", [f"c{i}", *step], [f"q{i}"]), node("DequantizeLinear", [f"q{i}", *step], [f"d{i}"]),
+        ]  # fmt: skip
+    # What reads the joined bytes is a convolution again, which leaves them as they are.
+    nodes += [
+        node("Concat", ["d0", "d1"], ["j"], axis=1), node("QuantizeLinear", ["j", "s2", "z2"], ["q"]),
+        node("DequantizeLinear", ["q", "s2", "z2"], ["d"]), node("DequantizeLinear", ["v", "one", "none"], ["fv"]),
+        node("Conv", ["d", "fv"], ["c"]), node("QuantizeLinear", ["c", "s2", "z2"], ["y"]),
+    ]  # fmt: skip
+    every = np.arange(limits.min, limits.max + 1).astype(kind).reshape(1, 16, 4, 4)
+    given = {"x0": every, "x1": every[:, ::-1].copy()}
+    outputs = ["y", "q0"] if read_twice else ["y"]
+    made = model(nodes, {name: (kind, x.shape) for name, x in given.items()}, constants, outputs)
+    prepared, compiled = build(made, local_target)
+    lowered = lower(prepared, local_target)
+    joining = [func for func in lowered.mod.functions.values() if func.attrs and JOINS_ATTR in func.attrs]
+    assert len(joining) == 1
+    floats = [
+        (x.astype(np.float32) - np.float32(zero)) * np.float32(scale)
+        for x, zero, scale in zip(given.values(), origins[:2], scales[:2], strict=True)
+    ]
+    steps = np.rint(np.concatenate(floats, axis=1) / np.float32(scales[2])) + origins[2]
+    got = run(compiled, given)
+    np.testing.assert_array_equal(got[0], np.clip(steps, limits.min, limits.max).astype(kind))
+    if read_twice:
+        np.testing.assert_array_equal(got[1], every)
 
 
 def test_spaces(local_target: Target) -> None:
