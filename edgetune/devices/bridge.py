@@ -15,7 +15,6 @@ import contextlib
 import importlib.util
 import json
 import os
-import secrets
 import select
 import shlex
 import socket
@@ -28,6 +27,7 @@ from pydantic import BaseModel
 from edgetune.devices.address import Address, Secrets, open_link
 from edgetune.devices.deploy import PROTOCOL
 from edgetune.devices.link import Link, Stream
+from edgetune.devices.owners import owner_of
 from edgetune.errors import DeviceError
 from edgetune.resources import data_path
 
@@ -79,11 +79,11 @@ else:
 class Bridge(_Runner):
     """Registers and greets clients as ``rpc/runner.py`` does, and hands each one to the device."""
 
-    def __init__(self, listener: socket.socket, plan: Plan, link: Link) -> None:
+    def __init__(self, listener: socket.socket, plan: Plan, link: Link, owner: str) -> None:
         super().__init__(listener, plan.tracker, plan.key, "127.0.0.1")
         self._plan = plan
         self._link: Link | None = link
-        self._owner = secrets.token_hex(8)
+        self._owner = owner
         self._stream: Stream | None = None
         self._first = b""
 
@@ -227,8 +227,8 @@ def main() -> None:
         _runner.log(str(error))
         raise SystemExit(1) from error
     os.environ.setdefault("TVM_USE_RUNTIME_LIB", "1")
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        bridge = Bridge(listener, plan, link)
+    with socket.create_server(("127.0.0.1", 0)) as listener, owner_of(f"{plan.address} {plan.home}") as owner:
+        bridge = Bridge(listener, plan, link, owner)
         print(json.dumps({"port": bridge.port}), flush=True)
         with contextlib.suppress(KeyboardInterrupt):
             bridge.run(sys.stdin.fileno())

@@ -308,6 +308,20 @@ def test_a_stopped_runner_is_replaced(device, server):
     assert os.listdir(f"{server.cache}/edgetune/sessions") == []
 
 
+def test_what_a_run_that_is_gone_left_is_ended(server):
+    """As after a cut that the device did not notice: the next run of the same user need not wait for it."""
+    gone = remote_device("board", server.address, 2)
+    with gone.up(), lease(gone, LEASE_S):
+        left = server.runners()
+        for process in left:
+            process.send_signal(signal.SIGSTOP)
+    assert all(process.is_running() for process in left)
+    again = remote_device("board", server.address, 2)
+    with again.up(), lease(again, LEASE_S) as session, session.deadline(10, "alive"):
+        assert session.function("runtime.NumThreads")() == 2
+    wait_for(lambda: not any(process.is_running() for process in left))
+
+
 def test_the_device_dies_and_comes_back(device, server):
     with lease(device, LEASE_S) as session:
         server.stop()
