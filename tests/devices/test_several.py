@@ -64,6 +64,19 @@ def test_two_devices_then_one_then_none(make_sshd, tmp_path):
     load(result.bundle)
 
 
+def test_threads_are_searched_on_one_and_used_on_all(make_sshd, tmp_path):
+    add_device("a", make_sshd().address)
+    add_device("b", make_sshd().address)
+    request = Request(small_model(), logs=tmp_path / "logs.sqlite", out=tmp_path / "bundle", search_threads=True)
+    options = TuningOptions(batch=2, first_batch=2, seed=1)
+    result = workflow.tune(request, Budget(trials=4), "a,b", options, measure_latency=False)
+    assert result.lost == ""
+    assert sum(result.devices.values()) == result.trials_spent == 4
+    assert set(result.devices) == {"a", "b"}
+    assert load(result.bundle).threads in (1, 2)
+    assert result.verified.passed
+
+
 def test_only_different_devices_of_one_kind_are_used_at_once(make_sshd, conv_file, run_cli):
     add_device("board", make_sshd().address)
     add_device("small", make_sshd(cpus=1).address)
