@@ -67,7 +67,9 @@ def test_two_devices_then_one_then_none(make_sshd, tmp_path):
 def test_threads_are_searched_on_one_and_used_on_all(make_sshd, tmp_path):
     add_device("a", make_sshd().address)
     add_device("b", make_sshd().address)
-    request = Request(small_model(), logs=tmp_path / "logs.sqlite", out=tmp_path / "bundle", search_threads=True)
+    request = Request(
+        small_model(), logs=tmp_path / "logs.sqlite", out=tmp_path / "bundle", search_threads=True
+    )
     options = TuningOptions(batch=2, first_batch=2, seed=1)
     result = workflow.tune(request, Budget(trials=4), "a,b", options, measure_latency=False)
     assert result.lost == ""
